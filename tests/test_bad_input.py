@@ -142,10 +142,7 @@ def test_a_setting_that_cannot_be_used(settings, message):
         (contexts.Monochrome(), r"Monochrome.*\(20, 2\)"),
         (contexts.Corrupted(), "Corrupted.*images"),
         (contexts.Uniform([0, 0, 0], [1, 1, 1]), r"points have shape \(3,\).* inputs have shape \(2,\)"),
-        (
-            contexts.Mixture([box(), contexts.Dataset(torch.randn(9, 3))], [0.5, 0.5]),
-            r"\(2,\) and \(3,\)",
-        ),
+        (contexts.Mixture([box(), contexts.Dataset(torch.randn(9, 3))], [0.5, 0.5]), r"\(2,\) and \(3,\)"),
     ],
     ids=["none", "monochrome", "corrupted", "box", "mixture"],
 )

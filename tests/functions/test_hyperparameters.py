@@ -10,6 +10,8 @@ from torch.distributions import MultivariateNormal
 
 from fsvi.functions.hyperparameters import fit_hyperparameters, log_marginal_likelihood
 from fsvi.functions.kernels import RBF, Linear, Matern, Periodic
+from fsvi.functions.priors import GaussianProcess
+from fsvi.networks.distance import median_distance
 
 
 def scalar(value):
@@ -71,6 +73,28 @@ def test_repeated_inputs_and_targets_without_noise_can_be_fitted():
     start = scalar([1.0, 1.0])
     values, noise = fit_hyperparameters(RBF(), torch.zeros(8, 1), torch.ones(8, 1), start, start[:1], learn_noise=True)
     assert bool(values.isfinite().all()) and bool(noise.isfinite().all())
+
+
+def test_fitting_moves_the_hyperparameters_however_often():
+    x, y = draw(30, 0.5, 1.0, 0.1)
+    prior = GaussianProcess()
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    start = torch.stack([scalar(median_distance(x)), y.square().mean()])
+    values, _ = fit_hyperparameters(RBF(), x, y, start, scalar([0.5]), learn_noise=True)
+    torch.testing.assert_close(prior.hyperparameters, values)
+    assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
+    before = prior.hyperparameters.clone()
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    assert torch.equal(prior.hyperparameters, before)
+
+
+def test_the_scale_of_targets_and_the_place_of_inputs_do_not_matter():
+    x, y = draw(30, 0.5, 1.0, 0.1)
+    plain, moved = GaussianProcess(), GaussianProcess()
+    plain.fit(x, y, scalar([0.5]), learn_noise=True)
+    moved.fit(x + 1e6, 1e5 * y, scalar([5e4]), learn_noise=True)
+    lengthscale, variance = plain.hyperparameters
+    torch.testing.assert_close(moved.hyperparameters, torch.stack([lengthscale, 1e10 * variance]), rtol=1e-2, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:The optimal value found for dimension 2")  # the column that does not matter

@@ -4,23 +4,10 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
 from fsvi.networks.distance import median_distance
-
-
-def scalar(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def draw(num, lengthscale, variance, noise, targets=1, seed=0):
-    """Inputs and targets drawn from the process itself."""
-    generator = torch.Generator().manual_seed(seed)
-    x = 4 * torch.rand(num, 1, generator=generator, dtype=torch.float64)
-    covariance = RBF(lengthscale, variance)(x) + noise**2 * torch.eye(num)
-    return x, torch.linalg.cholesky(covariance) @ torch.randn(num, targets, generator=generator, dtype=torch.float64)
 
 
 def test_the_prior_at_points_is_the_kernel_for_every_output(make):
@@ -43,28 +30,6 @@ def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
     for prior in (found, given):
         prior.prepare(x)
     assert found.hyperparameters.tolist() == [2.0, 2.0] and given.hyperparameters.tolist() == [0.5, 1.0]
-
-
-def test_fitting_moves_the_hyperparameters_however_often():
-    x, y = draw(30, 0.5, 1.0, 0.1)
-    prior = GaussianProcess()
-    prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    start = torch.stack([scalar(median_distance(x)), y.square().mean()])
-    values, _ = fit_hyperparameters(RBF(), x, y, start, scalar([0.5]), learn_noise=True)
-    torch.testing.assert_close(prior.hyperparameters, values)
-    assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
-    before = prior.hyperparameters.clone()
-    prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    assert torch.equal(prior.hyperparameters, before)
-
-
-def test_the_scale_of_targets_and_the_place_of_inputs_do_not_matter():
-    x, y = draw(30, 0.5, 1.0, 0.1)
-    plain, moved = GaussianProcess(), GaussianProcess()
-    plain.fit(x, y, scalar([0.5]), learn_noise=True)
-    moved.fit(x + 1e6, 1e5 * y, scalar([5e4]), learn_noise=True)
-    lengthscale, variance = plain.hyperparameters
-    torch.testing.assert_close(moved.hyperparameters, torch.stack([lengthscale, 1e10 * variance]), rtol=1e-2, atol=0)
 
 
 def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):

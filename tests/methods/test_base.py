@@ -47,13 +47,6 @@ def test_arguments_are_few_and_named(name):
     assert positional in (["net", "likelihood"], ["net", "likelihood", "context"])
 
 
-def test_three_arguments_are_enough():
-    x, y = scenarios.points()
-    method = fsvi.FSVI(scenarios.dense(), fsvi.Categorical(), fsvi.contexts.Batch())
-    fsvi.fit(method, (x, y), epochs=1, progress=False)
-    assert method.predict(x).mean.shape == (20, 2)
-
-
 # Batches and summaries ------------------------------------------------------------------------------------------------
 
 

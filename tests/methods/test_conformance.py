@@ -203,9 +203,11 @@ def test_statistics_of_batch_norm_follow_training(name, task):
 def test_saved_and_loaded_it_predicts_identically(name, task, tmp_path):
     method, _ = trained(name, task)
     method.save(tmp_path / "saved")
-    loaded = fsvi.load(tmp_path / "saved", TASKS[task].net(TASKS[task].outputs))
-    assert type(loaded) is type(method)
-    assert scenarios.same_bits(predictions(loaded, task), predictions(method, task))
+    expected = predictions(method, task)
+    for net in [TASKS[task].net(TASKS[task].outputs), *([] if task == "resnet" else [None])]:
+        loaded = fsvi.load(tmp_path / "saved", net)
+        assert type(loaded) is type(method)
+        assert scenarios.same_bits(predictions(loaded, task), expected)
 
 
 @cases(5)

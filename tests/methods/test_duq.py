@@ -166,11 +166,6 @@ def test_an_ensemble_averages_the_kernels():
     torch.testing.assert_close(p.score, -kernels.amax(1))
 
 
-def test_regression_is_refused_at_construction():
-    with pytest.raises(InvalidInputError, match=r"DUQ.*classes"):
-        fsvi.DUQ(scenarios.dense(1), fsvi.Gaussian())
-
-
 def test_tokens_need_the_penalty_switched_off():
     class Words(nn.Module):
         def __init__(self):

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.methods.fixed_mean import FixedMeanFSVI, probit
 
 
@@ -102,11 +101,6 @@ def test_numbers_have_the_variance_of_function_and_noise():
     predicted = method.predict(x, num_samples=4000)
     expected = method.moments(x)[1].detach() + 0.25
     torch.testing.assert_close(predicted.variance.float(), expected, rtol=0.1, atol=0)
-
-
-def test_other_likelihoods_are_refused():
-    with pytest.raises(InvalidInputError, match="no closed form"):
-        FixedMeanFSVI(nn.Sequential(nn.Linear(2, 1)), fsvi.Poisson())
 
 
 @pytest.mark.parametrize("kind", [FixedMeanFSVI, fsvi.FMGP])

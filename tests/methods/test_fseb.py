@@ -81,20 +81,6 @@ def test_the_gradient_of_the_density_is_exact(make):
         torch.testing.assert_close(own.grad, other.grad)
 
 
-def test_context_points_do_not_move_batch_norm_and_see_its_running_statistics(make):
-    net, x = make("batch_norm")
-    method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(5 + x), num_context=4)
-    plain = fsvi.MAP(net, fsvi.Categorical())
-    for each in (method, plain):
-        each.train()
-        loss_of(each, x, LABELS)
-    for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
-        torch.testing.assert_close(own, other)
-    assert method.net.training
-    value = method._log_prob(x)
-    torch.testing.assert_close(method.eval()._log_prob(x), value)
-
-
 def test_where_the_context_is_the_function_returns_to_zero():
     """Against MAP, outputs at the context points are smaller, while the data are learned as well."""
     x, y = scenarios.points(40)

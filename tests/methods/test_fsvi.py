@@ -148,35 +148,6 @@ def test_a_step_leaves_running_statistics_as_the_likelihood_pass_alone(make, nam
         assert torch.equal(buffer, alone.get_buffer(name)) and not torch.equal(buffer, before[name])
 
 
-@pytest.mark.parametrize("linearize", MODES)
-def test_a_train_mode_pass_between_forward_and_backward_changes_no_gradient(make, linearize):
-    """BatchNorm's backward reads the running statistics; other code may update them in the meantime."""
-    net, x = make("batch_norm")
-    start = {n: b.clone() for n, b in net.named_buffers()}
-    method = fsvi_on(net, x, linearize=linearize).train()
-    fix_noise(method)
-
-    def gradients(disturb):
-        method.net.load_state_dict(start, strict=False)
-        method.zero_grad()
-        loss = loss_of(method, x, LABELS)
-        if disturb:
-            method.net(10 + 10 * x)
-        loss.backward()
-        return [p.grad.clone() for p in method.parameters()]
-
-    for ours, disturbed in zip(gradients(False), gradients(True), strict=True):
-        torch.testing.assert_close(ours, disturbed, rtol=1e-12, atol=1e-12)
-
-
-def test_batch_norm_affine_parameters_are_points_that_learn(make):
-    net, x = make("batch_norm")
-    method = fsvi_on(net, x)
-    assert set(method.posterior.stds()) == {"0.weight", "0.bias", "3.weight", "3.bias", "6.weight", "6.bias"}
-    fsvi.fit(method, (x, LABELS), epochs=2, lr=0.1)
-    assert not torch.equal(dict(method.net.named_parameters())["1.weight"], net[1].weight)
-
-
 # What a user brings ---------------------------------------------------------------------------------------------------
 
 
@@ -228,42 +199,6 @@ def test_a_wrong_guess_of_the_head_is_mended_when_data_comes(make):
     loss_of(method, x, torch.randn(4, 2))
     assert method.network.head == "fc" and set(method.posterior.stds()) == {"fc.weight", "fc.bias"}
     assert method.likelihood.noise.shape == (2,) and method.prior.network.head == "fc"
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "said"),
-    [
-        (dict(num_context=0), InvalidInputError, "num_context=0"),
-        (dict(num_context_sets=0), InvalidInputError, "num_context_sets=0"),
-        (dict(num_samples=1.5), InvalidInputError, "num_samples=1.5"),
-        (dict(kl_weight=-1.0), InvalidInputError, "kl_weight=-1.0"),
-        (dict(stochastic="last"), InvalidInputError, "stochastic='last'"),
-        (dict(linearize="jpv"), InvalidInputError, "linearize='jpv'.*did you mean 'jvp'"),
-    ],
-)
-def test_impossible_settings_are_refused(make, settings, error, said):
-    net, x = make("mlp")
-    with pytest.raises(error, match=said):
-        fsvi_on(net, x, **settings)
-
-
-@pytest.mark.parametrize(
-    ("context", "said"),
-    [
-        (None, "context="),
-        (contexts.Mixture([contexts.Batch(), contexts.Uniform(0.0, 1.0)], [0.5, 0.5]), None),
-        (Listed(torch.zeros(4, 5)), r"\(5,\).*\(3,\)"),
-        (contexts.Monochrome(), "Monochrome"),
-    ],
-    ids=["none", "fitting", "shape", "no_images"],
-)
-def test_a_context_that_does_not_fit_is_found_before_the_first_step(make, context, said):
-    net, x = make("mlp")
-    method = fsvi_on(net, x, context=context)
-    if said is None:
-        return method.begin(x, LABELS)
-    with pytest.raises(InvalidInputError, match=said):
-        method.begin(x, LABELS)
 
 
 def test_a_head_that_cannot_carry_the_uncertainty_is_refused(make):

@@ -10,7 +10,6 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.func import functional_call, jacrev
 
 import fsvi
-from fsvi.errors import SingularCovarianceError
 from fsvi.functions.linearize import features_jvp
 from fsvi.functions.priors import Constant, Empirical, Induced
 from fsvi_cases import LABELS, MODES, NUGGET, Listed, begun, explicit, fix_noise, fsvi_on
@@ -134,16 +133,6 @@ def test_points_beyond_the_features_add_nothing(make):
     torch.testing.assert_close(method.function_kl(x), method.function_kl(x[:4]), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("prior", ["constant", "induced"])
-@pytest.mark.parametrize("covariance", ["full", "diagonal"])
-def test_the_kl_grows_with_the_context_set(make, prior, covariance):
-    """Data processing: a smaller set is a marginal of the larger, nugget and all."""
-    net, x = make("mlp", 10)
-    method = fsvi_on(net, x, prior=PRIORS[prior](make, "mlp"), stochastic="last_layer", covariance=covariance)
-    kls = torch.stack([method.function_kl(x[:num]) for num in range(1, 11)])
-    assert kls[0] > 0 and (kls.diff() > -1e-9).all()
-
-
 @pytest.mark.parametrize("linearize", MODES)
 def test_the_prior_itself_has_no_kl(make, linearize):
     net, x = make("mlp", 9)
@@ -166,13 +155,6 @@ def test_in_last_layer_mode_the_kl_is_not_random(make):
     assert torch.equal(method.function_kl(x), method.function_kl(x))
     method = fsvi_on(net, x, stochastic="all")
     assert not torch.equal(method.function_kl(x), method.function_kl(x))
-
-
-def test_without_a_nugget_too_many_points_are_named_singular(make):
-    net, x = make("mlp", 9)
-    method = fsvi_on(net, x, stochastic="last_layer", nugget=0.0)
-    with pytest.raises(SingularCovarianceError, match=r"9×9.*nugget"):
-        method.function_kl(x)
 
 
 # The worst of several context sets ------------------------------------------------------------------------------------

@@ -75,12 +75,6 @@ def test_the_loss_counts_every_position(stochastic):
     torch.testing.assert_close(dense(x, y)["nll"], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_kl_is_weighed_by_positions():
-    (dense, _) = pair(context=fsvi.contexts.Batch(), num_context=8)
-    fsvi.fit(dense, (X, Y), epochs=1, progress=False)
-    assert dense.num_data == Y.numel()
-
-
 def test_the_context_set_has_as_many_positions_as_asked_for():
     seen = []
 

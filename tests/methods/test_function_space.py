@@ -8,6 +8,7 @@ import scenarios
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import context_points
 from fsvi.networks.network import Network
+from fsvi_cases import LABELS, loss_of
 
 
 def points(context, x, num=4):
@@ -18,21 +19,6 @@ def test_points_are_as_many_as_asked_for_of_the_inputs_type():
     x, _ = scenarios.points()
     assert points(scenarios.box(), x).shape == (4, 2)
     assert points(scenarios.box(), x.double()).dtype == torch.float64
-
-
-@pytest.mark.parametrize(("context", "said"), [(fsvi.contexts.Dataset(torch.zeros(9, 3)), "shape"), (None, "context=")])
-def test_a_context_that_does_not_fit_is_refused(context, said):
-    with pytest.raises(InvalidInputError, match=said):
-        points(context, scenarios.points()[0])
-
-
-def test_a_wrong_context_is_found_before_the_first_step():
-    method = scenarios.classifier()
-    method.context = fsvi.contexts.Dataset(torch.zeros(9, 3))
-    before = scenarios.copied(method)
-    with pytest.raises(InvalidInputError, match="shape"):
-        fsvi.fit(method, scenarios.points(), epochs=1, progress=False)
-    assert scenarios.same_bits(scenarios.copied(method), before)
 
 
 def test_a_prior_that_would_be_fitted_to_labels_is_refused():
@@ -46,3 +32,17 @@ def test_context_and_prior_are_copies():
     fsvi.fit(method, scenarios.points(), epochs=1, progress=False)
     assert method.context is not context and method.prior is not prior
     assert context._bounds is None and method.context._bounds is not None
+
+
+@pytest.mark.parametrize("method_class", [fsvi.FSEB, fsvi.GFSVI, fsvi.SPG])
+def test_batch_norm_follows_the_data_and_not_the_context(make, method_class):
+    """The context is evaluated with running statistics and does not change them."""
+    net, x = make("batch_norm")
+    method = method_class(net, fsvi.Categorical(), fsvi.contexts.Dataset(x + 5), num_context=4)
+    plain = fsvi.MAP(net, fsvi.Categorical())
+    for each in (method, plain):
+        each.train()
+        loss_of(each, x, LABELS)
+    for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
+        torch.testing.assert_close(own, other)
+    assert method.net.training

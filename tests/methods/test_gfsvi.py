@@ -131,18 +131,6 @@ def test_the_divergence_is_that_of_the_linearized_network_and_the_process(make):
     torch.testing.assert_close(method.function_kl(x), torch.distributions.kl_divergence(q, p))
 
 
-def test_batch_norm_follows_the_data_and_not_the_context(make):
-    net, x = make("batch_norm")
-    y = torch.tensor([0, 1, 1, 0])
-    method = fsvi.GFSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x + 5), num_context=4)
-    plain = fsvi.MAP(net, fsvi.Categorical())
-    for each in (method, plain):
-        each.train()
-        loss_of(each, x, y)
-    for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
-        torch.testing.assert_close(own, other)
-
-
 # Use ------------------------------------------------------------------------------------------------------------------
 
 

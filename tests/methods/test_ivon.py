@@ -14,17 +14,6 @@ LABELS = torch.tensor([0, 1, 1, 0])
 NOISE = 0.5
 
 
-class Words(nn.Module):
-    """Token numbers, of which 0 is padding, to classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(5, 3, padding_idx=0), nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.embed(x).mean(1))
-
-
 # The update -----------------------------------------------------------------------------------------------------------
 
 
@@ -116,14 +105,3 @@ def test_every_layer_is_random_but_batch_norm_which_learns_too(make):
         fsvi.fit(method, (x, LABELS), epochs=2)
         means = dict(method.net.named_parameters())
         assert all(not torch.equal(means[n], p) for n, p in net.named_parameters())
-
-
-def test_padding_rows_stay():
-    net = Words()
-    with torch.no_grad():
-        net.embed.weight[0] = 0.7
-    x = torch.tensor([[0, 1], [2, 3], [4, 0], [1, 1]])
-    method = fsvi.IVON(net, fsvi.Categorical())
-    fsvi.fit(method, (x, LABELS), epochs=3, lr=0.05)
-    torch.testing.assert_close(method.net.embed.weight[0], net.embed.weight[0])
-    assert not torch.equal(method.net.embed.weight[1], net.embed.weight[1])

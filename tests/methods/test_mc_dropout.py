@@ -67,14 +67,6 @@ def test_rate_zero_is_map_to_the_bit():
     assert torch.equal(zero.predict(X).log_probs, point.predict(X).log_probs)
 
 
-def test_a_positive_rate_trains_and_predicts_otherwise():
-    net = stack()
-    dropped, point = method(net, rate=0.3), fsvi.MAP(net, fsvi.Categorical())
-    histories = [fsvi.fit(each, (X, Y), epochs=2, batch_size=10) for each in (dropped, point)]
-    assert histories[0].terms["nll"] != histories[1].terms["nll"]
-    assert len(dropped.predict(X, num_samples=7).samples) == 7
-
-
 def test_draws_have_the_variance_of_bernoulli_masks():
     rate, num = 0.3, 4000
     net = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, 1)).double()

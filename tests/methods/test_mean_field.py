@@ -134,15 +134,3 @@ def test_a_parameter_can_be_a_single_number(method_class):
     method = method_class(Scaled(), fsvi.Categorical())
     fsvi.fit(method, (torch.randn(4, 3), LABELS), epochs=2)
     assert dict(method.net.named_parameters())["scale"].shape == () and method.net.scale != 2.0
-
-
-@every_method
-def test_every_learned_number_is_listed_once(method_class, make):
-    net, _ = make("mlp")
-    method = method_class(net, fsvi.Categorical())
-    assert {name for name, _ in method.named_parameters()} == {
-        *(f"net.{name}" for name, _ in net.named_parameters()),
-        "posterior.log_std",
-    }
-    ensemble = fsvi.Ensemble(lambda: method_class(net, fsvi.Categorical()), 2)
-    assert len(list(ensemble.parameters())) == 2 * len(list(method.parameters()))

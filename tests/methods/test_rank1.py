@@ -102,13 +102,6 @@ def test_predictions_go_through_the_components_in_turn(make):
         torch.testing.assert_close(draw, functional_call(net, weights, (x,)).softmax(-1))
 
 
-def test_draws_are_the_same_function_of_every_input(make):
-    net, x = make("mlp")
-    method = fsvi.Rank1(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.5))
-    together, apart = (method.predict(x, num_samples=6, batch_size=size).samples for size in (4, 1))
-    torch.testing.assert_close(together, apart)
-
-
 def test_gradients_reach_weights_and_factors_of_every_component(make):
     net, _ = make("batch_norm")
     method = fsvi.Rank1(net, fsvi.Categorical(), num_components=2)

@@ -12,27 +12,6 @@ from conftest import Transformer
 from fsvi.methods import registry
 from fsvi.methods.registry import METHODS, make_method, method_names
 
-CLASSES = {
-    "map": "MAP",
-    "mfvi": "MFVI",
-    "mfvi-tempered": "MFVI",
-    "mfvi-radial": "RadialMFVI",
-    "mc-dropout": "MCDropout",
-    "swag": "SWAG",
-    "duq": "DUQ",
-    "laplace": "Laplace",
-    "vogn": "VOGN",
-    "ivon": "IVON",
-    "rank1": "Rank1",
-    "vbll": "VBLL",
-    "spg": "SPG",
-    "fbnn": "FBNN",
-    "fs-eb": "FSEB",
-    "gfsvi": "GFSVI",
-    "fsvi": "FSVI",
-}
-"""Names that result files use. New methods need not be listed."""
-
 
 def dense(outputs: int = 2) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, outputs))
@@ -47,10 +26,6 @@ def weights(ensemble: fsvi.Ensemble, name: str) -> list[torch.Tensor]:
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
-
-
-def test_every_name_makes_its_class():
-    assert CLASSES.items() <= {name: type(make(name)).__name__ for name in METHODS}.items()
 
 
 def test_every_method_has_a_name_and_is_public():

@@ -10,6 +10,10 @@ import scenarios
 from fsvi.errors import InvalidInputError
 
 BAD = [
+    (fsvi.MAP, dict(prior_variance=0.0)),
+    (fsvi.MAP, dict(prior_variance=math.inf)),
+    (fsvi.FSVI, dict(num_context_sets=0)),
+    (fsvi.FSVI, dict(num_samples=1.5)),
     (fsvi.MFVI, dict(prior_variance=0.0)),
     (fsvi.MFVI, dict(num_samples=0)),
     (fsvi.MCDropout, dict(rate=1.0)),

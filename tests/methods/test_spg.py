@@ -208,16 +208,6 @@ def test_the_prior_s_network_and_the_statistics_it_has_stay_in_training():
     assert not torch.equal(method.net[1].running_mean, method.prior_net[1].running_mean)
 
 
-def test_the_context_does_not_touch_batch_norm():
-    x, y = scenarios.images(8)
-    method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
-    plain = copy.deepcopy(method.net).train()
-    method.train()
-    method(x, y)
-    plain(method.network.arranged(x))
-    assert scenarios.same_bits(dict(method.net.named_buffers()), dict(plain.named_buffers()))
-
-
 def test_predictions_are_draws_of_the_latent():
     """At a point: mean h + ψ·mean, variance ψ L Lᵀ ψᵀ; 20,000 draws, so 4 standard errors are 3% and 4%."""
     method = moved(spg())

@@ -149,11 +149,6 @@ def test_a_last_layer_that_is_not_free_is_refused(make, name):
         fsvi.VBLL(net, fsvi.Categorical())(x, torch.tensor([0, 1, 1, 0]))
 
 
-def test_a_likelihood_without_closed_form_is_refused():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="heteroscedastic"):
-        fsvi.VBLL(nn.Linear(2, 2), fsvi.Gaussian(heteroscedastic=True))
-
-
 def test_options_of_classes_without_a_bound_are_refused():
     with pytest.raises(fsvi.errors.InvalidInputError, match="label_smoothing"):
         fsvi.VBLL(nn.Linear(2, 2), fsvi.Categorical(label_smoothing=0.1))

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import pytest
@@ -9,7 +8,7 @@ from torch.func import functional_call
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi_cases import loss_of
+from fsvi_cases import begun, fix_noise, flat_mean, loss_of, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
 NOISE = 0.5
@@ -24,28 +23,6 @@ class Spare(nn.Module):
 
     def forward(self, x):
         return self.head(x)
-
-
-def fix_noise(method, *noises):
-    """Make the posterior draw these, one after the other, again and again."""
-    cycle = itertools.cycle(noises)
-    method.posterior.noise = lambda generator=None: next(cycle)
-
-
-def flat_mean(method):
-    return method.posterior.layout.flatten(method.posterior.means())
-
-
-def begin(method, x, num):
-    method.num_data = num
-    method.begin(x, LABELS)
-    method.train()
-
-
-def backward(method, x, y):
-    terms = method(x, y)
-    sum(terms.values()).backward()
-    return terms
 
 
 def one_by_one(method, values, x, y):
@@ -67,13 +44,13 @@ def one_by_one(method, values, x, y):
 def test_three_steps_are_those_of_the_algorithm(make, settings):
     net, x = make("mlp")
     method = fsvi.VOGN(net, fsvi.Categorical(), num_samples=2, momentum=0.8, scale_rate=0.1, **settings)
-    begin(method, x, 50)
+    begun(method, x, LABELS, 50).train()
     size = 50
     temperature = 1.0 if method.kl_weight is None else method.kl_weight.temperature
     prior = temperature / (method.prior_variance * size)
     noises = torch.randn(6, len(method.scale), dtype=torch.float64)
     fix_noise(method, *noises)
-    mean = flat_mean(method)
+    mean = flat_mean(method.posterior)
     momentum = torch.zeros_like(mean)
     _, scale = one_by_one(method, mean, x, LABELS)
     optimizer = method.own_optimizer(0.3)
@@ -85,11 +62,11 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
         scale = (1 - temperature * 0.1) * scale + 0.1 * h
         mean = mean - 0.3 * momentum / (scale + prior + method.damping)
         optimizer.zero_grad()
-        backward(method, x, LABELS)
+        stepped(method, x, LABELS)
         optimizer.step()
         method.after_step()
     torch.testing.assert_close(method.scale.detach(), scale)
-    torch.testing.assert_close(flat_mean(method), mean)
+    torch.testing.assert_close(flat_mean(method.posterior), mean)
     std = (size * (scale + prior + method.damping)) ** -0.5
     torch.testing.assert_close(method.posterior.log_std.detach(), std.log())
 
@@ -117,25 +94,25 @@ def test_on_a_quadratic_it_reaches_the_stationary_mean_and_variance(tempering, d
         variance = 1 / (num * (scale + prior + damping))
         squares = design.square() * (residuals + design.square() @ variance[:, None]) / NOISE**4
         scale = squares.mean(0) / tempering
-    torch.testing.assert_close(flat_mean(method), mean.flatten(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(flat_mean(method.posterior), mean.flatten(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close((2 * method.posterior.log_std).exp().detach(), variance, rtol=1e-4, atol=1e-8)
 
 
 def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(make):
     net, x = make("mlp")
     method = fsvi.VOGN(net, fsvi.Categorical(), prior_variance=0.4, kl_weight=fsvi.Tempered(0.5))
-    begin(method, x, 50)
+    begun(method, x, LABELS, 50).train()
     method.posterior.log_std.data.normal_(-1)
     noise = torch.randn_like(method.scale)
     fix_noise(method, noise)
-    mean, std = flat_mean(method), method.posterior.log_std.detach().exp()
+    mean, std = flat_mean(method.posterior), method.posterior.log_std.detach().exp()
     outputs = functional_call(net, method.posterior.layout.views(mean + std * noise), (x,))
     kl = kl_divergence(Normal(mean, std), Normal(torch.zeros_like(mean), math.sqrt(0.4))).sum()
     expected = -Categorical(logits=outputs).log_prob(LABELS).mean() + 0.5 / 50 * kl
     method.scale.fill_(1.0)
     with torch.no_grad():
         torch.testing.assert_close(loss_of(method, x, LABELS), expected)
-    torch.testing.assert_close(sum(backward(method, x, LABELS).values()).detach(), expected.detach())
+    torch.testing.assert_close(sum(stepped(method, x, LABELS).values()).detach(), expected.detach())
 
 
 # BatchNorm and points -------------------------------------------------------------------------------------------------
@@ -144,12 +121,12 @@ def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(ma
 def test_through_batch_norm_in_training_the_mean_gradient_is_exact_and_statistics_are_updated_once(make):
     net, x = make("batch_norm")
     method, plain = fsvi.VOGN(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
-    begin(method, x, len(x))
+    begun(method, x, LABELS)
     method.scale.fill_(1.0)
     fix_noise(method, torch.zeros_like(method.scale))
     for each in (method, plain):
         each.train()
-        backward(each, x, LABELS)
+        stepped(each, x, LABELS)
     for own, other in zip(method.net.parameters(), plain.net.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad)
     for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
@@ -192,23 +169,13 @@ def test_a_batch_that_overflows_stops_training_before_the_scale_is_spoiled(make)
 def test_a_scale_that_would_forget_more_than_all_is_refused(make):
     net, x = make("mlp")
     with pytest.raises(InvalidInputError, match="scale_rate"):
-        begin(fsvi.VOGN(net, fsvi.Categorical(), scale_rate=0.9, kl_weight=fsvi.Tempered(2.0)), x, 10)
+        begun(fsvi.VOGN(net, fsvi.Categorical(), scale_rate=0.9, kl_weight=fsvi.Tempered(2.0)), x, LABELS)
 
 
 def test_a_network_without_trainable_layers_is_refused(make):
     net, _ = make("mlp")
     with pytest.raises(InvalidInputError, match="trainable"):
         fsvi.VOGN(net.requires_grad_(False), fsvi.Categorical())
-
-
-def test_examples_without_a_target_do_not_change_the_step():
-    torch.manual_seed(0)
-    x, y = torch.randn(10, 2), torch.randn(10, 1)
-    y[6:] = torch.nan
-    method = fsvi.VOGN(nn.Linear(2, 1), fsvi.Gaussian(0.5))
-    shift = torch.zeros_like(method.scale)
-    every, some = method._differentiate(x, y, shift), method._differentiate(x[:6], y[:6], shift)
-    torch.testing.assert_close(every, some)
 
 
 def test_curvature_is_summed_in_full_precision():

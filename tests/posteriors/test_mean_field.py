@@ -72,10 +72,3 @@ def test_the_gradient_of_a_draw_is_that_of_plain_operations(net, q):
     plain = gradients({name: mean + shift[name] for name, mean in q.means().items()}, shift)
     draw = q.at(noise)
     torch.testing.assert_close(gradients(draw.params, draw.shift), plain)
-
-
-def test_padding_rows_of_embeddings_are_not_random():
-    net = nn.Sequential(nn.Embedding(5, 3, padding_idx=2), nn.Flatten(), nn.Linear(6, 2))
-    q = mean_field(Network(net), Stds(1.0))
-    shift = q.draw().shift["0.weight"]
-    assert not shift[2].any() and shift[[0, 1, 3, 4]].all()

@@ -55,6 +55,23 @@ def test_early_stopping_brings_the_best_parameters_back(name):
     assert max(history.validation) > history.validation[-1]
 
 
+def test_history_is_the_terms_averaged_over_the_examples_seen():
+    x, y = points()
+    still = {"epochs": 2, "schedule": lambda done: 0.0}
+    whole = plain(prior_variance=1.0)
+    whole.num_data = 20
+    terms = {name: value.item() for name, value in whole(x, y).items()}
+    for data in ((x, y), DataLoader(TensorDataset(x, y), batch_size=8)):
+        history = fsvi.fit(plain(prior_variance=1.0), data, batch_size=7, **still)
+        assert history.terms.keys() == terms.keys()
+        for name, value in terms.items():
+            np.testing.assert_allclose(history.terms[name], [value] * 2, rtol=1e-5)
+        np.testing.assert_allclose(history.loss, [sum(terms.values())] * 2, rtol=1e-5)
+    dropping = DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True)
+    history = fsvi.fit(plain(prior_variance=1.0), dropping, **still)
+    np.testing.assert_allclose(history.terms["nll"], [whole(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
+
+
 def break_terms(monkeypatch, method, spoil, step):
     """From `step` on, `spoil` changes the terms; the state after each step before is recorded."""
     states, forward = [copied(method)], method.forward

@@ -1,8 +1,6 @@
 import pytest
 import torch
-from torch import nn
 
-import fsvi
 import paper.data
 from paper.experiment import Order
 from paper.tasks.cifar10 import SEVERITIES, cifar10
@@ -41,18 +39,3 @@ def test_accuracy_on_corrupted_images_is_the_mean_over_kinds_at_severity_2(monke
     assert found.metrics["accuracy"] == 1
     assert found.metrics["accuracy_corrupted"] == pytest.approx(1 - 4 / 200)
     assert found.curves["corruption"]["accuracy"][1] == pytest.approx(1 - 4 / 200)
-
-
-def test_the_papers_settings(monkeypatch):
-    pretend(monkeypatch)
-    experiment = cifar10(Order("cifar10", "fsvi", "paper", context="cifar100"))
-    assert dict(experiment.fit_settings) == {"epochs": 200, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd"}
-    assert list(experiment.notes) == [
-        "corrupted: 17 of the 19 published kinds, without frost and spatter",
-        "corrupted images regenerated from the published definitions",
-        "half of the context points are from the minibatch",
-    ]
-    method = experiment.build(0)
-    parts = [type(part) for part in method.context.contexts]
-    assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
-    assert not any(isinstance(module, nn.MaxPool2d) for module in method.net.modules())

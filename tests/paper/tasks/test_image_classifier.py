@@ -43,21 +43,14 @@ def test_no_prediction_falls_out_of_the_histogram():
     assert sum(entropy_histogram(p)) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("task", "notes"),
-    [
-        ("fashion-mnist", ["adam at 1.0, dropout 0.25; the paper's: sgd at 0.005"]),
-        ("rotated-mnist", ["dropout 0.25"]),
-    ],
-)
-def test_settings_of_the_order_come_before_the_recipes(monkeypatch, task, notes):
+def test_settings_of_the_order_come_before_the_recipes(monkeypatch):
     pretend(monkeypatch)
-    order = Order(task, "fsvi", "paper", context="batch", settings={"num_context": 3}, fit_settings={"lr": 1.0})
-    experiment = TASKS[task].experiment(order)
+    settings = {"settings": {"num_context": 3}, "fit_settings": {"lr": 1.0}}
+    experiment = TASKS["fashion-mnist"].experiment(Order("fashion-mnist", "fsvi", "paper", context="batch", **settings))
     method = experiment.build(0)
     assert (method.num_context, method.stochastic) == (3, "last_layer")
     assert (experiment.fit_settings["lr"], experiment.fit_settings["epochs"]) == (1.0, 30)
-    assert list(experiment.notes) == notes
+    assert list(experiment.notes) == ["adam at 1.0, dropout 0.25; the paper's: sgd at 0.005"]
 
 
 class Certain(CategoricalPredictive):

@@ -10,7 +10,6 @@ from paper.tasks.rotated_mnist import DEGREES, rotated_mnist
 from pictures import Oracle, make_up, pretend
 
 SMOKE = Order("rotated-mnist", "fsvi", "smoke", context="monochrome")
-SCORES = ("accuracy", "nll", "brier", "ece", "entropy")
 
 
 def test_means_beyond_45_degrees_and_the_rise_of_the_entropy(monkeypatch):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from fsvi import data
 from known_predictions import Known, logits
 from paper.experiment import Order
 from paper.tasks.toys import two_moons_recipe
@@ -15,16 +14,6 @@ from paper.tasks.toys import two_moons_recipe
 @pytest.fixture(scope="module")
 def experiment():
     return two_moons_recipe(Order("two-moons", "fsvi"))
-
-
-def test_fsvi_and_fit_have_their_defaults(experiment):
-    assert not experiment.fit_settings
-    method = experiment.build(0)
-    assert method.num_context == 24 and method.kl_weight is None
-    x, y = experiment.data
-    assert x.shape == (200, 2)
-    assert torch.equal(y.bincount(), torch.tensor([100, 100]))
-    assert not torch.isin(data.two_moons(1000, noise=0.2, seed=1)[0][:, 0], x[:, 0]).any()
 
 
 def test_held_out_metrics_of_known_probabilities(experiment):

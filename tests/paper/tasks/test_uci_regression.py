@@ -3,13 +3,9 @@ import math
 import pytest
 import torch
 
-from fsvi.likelihoods import Gaussian
-from fsvi.methods import GFSVI
-from fsvi.networks import mlp
 from paper import data
 from paper.experiment import Order
 from paper.tasks.registry import TASKS
-from paper.tasks.uci_regression import _TUNED, TABLES
 
 
 @pytest.fixture
@@ -33,14 +29,6 @@ def test_the_network_sees_standardised_training_rows(table):
     assert torch.equal(x[:, 2], torch.zeros(54))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_gfsvi_is_random_where_fsvi_is_and_has_its_own_defaults_otherwise(table, name):
-    method = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "gfsvi")).build(0)
-    plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].fsvi.get("stochastic", "all"))
-    ours, theirs = (each.config()["settings"] for each in (method, plain))
-    assert {**ours, "likelihood": None} == {**theirs, "likelihood": None}
-
-
 def test_every_seed_has_a_split_of_its_own(table):
     splits = [
         TASKS["uci-yacht"].experiment(Order("uci-yacht", "map", "smoke", seed=seed)).data[1] for seed in (0, 0, 1)
@@ -57,21 +45,3 @@ def test_metrics_are_in_original_units(table):
     metrics = experiment.evaluate(method).metrics
     assert 400 < metrics["rmse"] < 2500
     assert metrics["log_likelihood"] < -math.log(400)
-
-
-@pytest.mark.parametrize(
-    ("task", "method", "notes"),
-    [
-        (
-            "uci-yacht",
-            "fsvi",
-            ["the whole Jacobian instead of jvp", "the learned noise is at least 0.05 standard deviations"],
-        ),
-        ("uci-yacht", "map", ["the learned noise is at least 0.05 standard deviations"]),
-        ("uci-boston", "fsvi", []),
-        ("uci-protein", "fsvi", ["only the last layer is stochastic"]),
-        ("uci-protein", "fbnn", ["2,000 steps"]),
-    ],
-)
-def test_what_differs_from_the_paper_is_said(table, task, method, notes):
-    assert list(TASKS[task].experiment(Order(task, method)).notes) == notes

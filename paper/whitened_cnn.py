@@ -17,9 +17,7 @@ _SMALLEST = 5e-4
 _FEATURE_DIVISOR = 9
 
 
-def whitened_cnn(
-    images: Tensor, num_classes: int = 10, widths: Sequence[int] = (64, 256, 256), dropout: float = 0.0
-) -> nn.Sequential:
+def whitened_cnn(images: Tensor, num_classes: int = 10, widths: Sequence[int] = (64, 256, 256)) -> nn.Sequential:
     """A fixed layer that whitens 2×2 patches, groups of two 3×3 convolutions with BatchNorm, and a linear head.
 
     Each group halves the resolution. With the default widths and images of 32×32 pixels, a pass takes 236 million
@@ -33,8 +31,7 @@ def whitened_cnn(
     groups = [layer for pair in pairwise(channels) for layer in _group(*pair)]
     # Over a single pixel, the average with a divisor of its own is a division.
     pooled = [nn.AdaptiveMaxPool2d(1), nn.AvgPool2d(1, divisor_override=_FEATURE_DIVISOR), nn.Flatten()]
-    dropped = [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(first, nn.GELU(), *groups, *pooled, *dropped, nn.Linear(channels[-1], num_classes))
+    return nn.Sequential(first, nn.GELU(), *groups, *pooled, nn.Linear(channels[-1], num_classes))
 
 
 def whitening_filters(images: Tensor) -> Tensor:

@@ -94,10 +94,7 @@ _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "cnn": (cnn, (1, 28, 28)),
     "cnn with dropout": (partial(cnn, dropout=0.1), (1, 28, 28)),
     "resnet18": (ResNet, (3, 32, 32)),
-    "transformer": (
-        partial(TextEncoder, _VOCABULARY, _CLASSES, width=128, layers=2, heads=4, length=_WORDS),
-        None,
-    ),
+    "transformer": (partial(TextEncoder, _VOCABULARY, _CLASSES, width=128, layers=2, heads=4, length=_WORDS), None),
 }
 
 

@@ -1,6 +1,5 @@
 """The datasets of the paper: load them by name, list and check local files, corrupt and transform images."""
 
-from fsvi.data import Vocabulary
 from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
 from paper.data.store import DataSplit, available, ensure, load, verify
@@ -12,7 +11,6 @@ __all__ = [
     "DataSplit",
     "Normalize",
     "Standardize",
-    "Vocabulary",
     "augment",
     "available",
     "corrupt",

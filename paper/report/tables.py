@@ -86,12 +86,7 @@ def column_means(column: Column, results: Iterable[Result], names: Sequence[str]
 
 
 def _cell(
-    column: Column,
-    label: str,
-    results: Sequence[Result],
-    means: pd.DataFrame,
-    by_entropy: pd.DataFrame,
-    compared: bool,
+    column: Column, label: str, results: Sequence[Result], means: pd.DataFrame, by_entropy: pd.DataFrame, compared: bool
 ) -> str:
     paper = published(column.task, label, column.name)
     ours, difference = "not run" if paper and not results else "–", "–"

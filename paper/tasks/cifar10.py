@@ -17,12 +17,7 @@ from paper.columns import TableLayout, calibration_error, detection, percent
 from paper.data import Normalize
 from paper.experiment import PROFILES, Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task, TriangularSchedule
-from paper.tasks.images import (
-    ImageEffort,
-    evaluate_test_sets,
-    image_experiment,
-    measure_shifts,
-)
+from paper.tasks.images import ImageEffort, evaluate_test_sets, image_experiment, measure_shifts
 from paper.whitened_cnn import whitened_cnn
 
 NAME = "cifar10"

@@ -256,12 +256,10 @@ _SECTION = Section(
     "much does it still know of all tasks at the end? With one head it also has to tell tasks apart.",
     (
         TableLayout(
-            "Accuracy after the last task",
-            tuple(percent(each.name, "accuracy", each.title) for each in _SEQUENCES),
+            "Accuracy after the last task", tuple(percent(each.name, "accuracy", each.title) for each in _SEQUENCES)
         ),
         TableLayout(
-            "Forgetting",
-            tuple(Column(each.name, "forgetting", each.title, "lower", 2, 100.0) for each in _SEQUENCES),
+            "Forgetting", tuple(Column(each.name, "forgetting", each.title, "lower", 2, 100.0) for each in _SEQUENCES)
         ),
     ),
 )

@@ -21,12 +21,7 @@ from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
 from paper.task import Section, Sweep, Task, TriangularSchedule
-from paper.tasks.images import (
-    ImageEffort,
-    evaluate_shift,
-    image_experiment,
-    predict,
-)
+from paper.tasks.images import ImageEffort, evaluate_shift, image_experiment, predict
 from paper.whitened_cnn import whitened_cnn
 
 NAME = "retina"
@@ -79,23 +74,8 @@ _EFFORTS = {
         },
         fine_tuning=_FINE_TUNING,
     ),
-    "quick": replace(
-        _SMALL,
-        images=1_200,
-        test_images=400,
-        epochs=10,
-        size=64,
-        batch_size=32,
-    ),
-    "smoke": replace(
-        _SMALL,
-        images=32,
-        test_images=24,
-        epochs=1,
-        num_samples=2,
-        size=32,
-        batch_size=16,
-    ),
+    "quick": replace(_SMALL, images=1_200, test_images=400, epochs=10, size=64, batch_size=32),
+    "smoke": replace(_SMALL, images=32, test_images=24, epochs=1, num_samples=2, size=32, batch_size=16),
 }
 
 

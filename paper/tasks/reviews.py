@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fsvi import metrics
+from fsvi.data import Vocabulary
 from fsvi.data.words import PADDING
 from fsvi.functions import contexts
 from fsvi.inputs import Bundle
@@ -19,18 +20,11 @@ from fsvi.methods import Method
 from fsvi.networks import TextEncoder
 from paper import data
 from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
-from paper.data import DataSplit, Vocabulary
+from paper.data import DataSplit
 from paper.experiment import Experiment, Order, Outcome
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
-from paper.tasks.images import (
-    FSVI_SETTINGS,
-    evaluate_shift,
-    half_batch,
-    make_classifier,
-    predict,
-    started,
-)
+from paper.tasks.images import FSVI_SETTINGS, evaluate_shift, half_batch, make_classifier, predict, started
 
 NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"
@@ -57,11 +51,7 @@ _EFFORTS = {
 }
 _DROPOUT = 0.3
 _POINT: Mapping[str, Any] = {"prior_variance": None}
-_SETTINGS: dict[str, Mapping[str, Any]] = {
-    "fsvi": FSVI_SETTINGS,
-    "map": _POINT,
-    "mc-dropout": _POINT,
-}
+_SETTINGS: dict[str, Mapping[str, Any]] = {"fsvi": FSVI_SETTINGS, "map": _POINT, "mc-dropout": _POINT}
 
 
 def excerpts(x: Bundle, seed: int = 0) -> contexts.Context:
@@ -108,7 +98,7 @@ def reviews(order: Order) -> Experiment:
         return Bundle(vocabulary.encode(held_out, effort.length)), labels
 
     fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
-    context, mixed = half_batch(order, _CONTEXTS[order.context](x)) if order.context else (None, [])
+    context, mixed = half_batch(_CONTEXTS[order.context](x)) if order.context else (None, [])
     make = make_classifier(order, network, context, _SETTINGS)
     part = (
         [f"subset: {effort.texts:,} training texts and {effort.test_texts:,} of each test set"] if effort.texts else []

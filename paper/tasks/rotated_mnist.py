@@ -11,13 +11,7 @@ from paper.columns import Column, TableLayout, percent
 from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
-from paper.tasks.images import (
-    FSVI_SETTINGS,
-    ImageEffort,
-    evaluate_images,
-    image_experiment,
-    measure_shifts,
-)
+from paper.tasks.images import FSVI_SETTINGS, ImageEffort, evaluate_images, image_experiment, measure_shifts
 
 NAME = "rotated-mnist"
 DEGREES = tuple(range(0, 181, 15))

@@ -218,11 +218,7 @@ TOY_REGRESSION_TASKS = (
         "table is in standardized units, the figure in the original ones.",
     ),
     _task(
-        "oat1d",
-        oat1d(),
-        4000,
-        "OAT-1D",
-        "100 almost noise-free points of a wavy function, in two clusters far apart.",
+        "oat1d", oat1d(), 4000, "OAT-1D", "100 almost noise-free points of a wavy function, in two clusters far apart."
     ),
     _task(
         "subspace",

@@ -48,17 +48,12 @@ _SMALL_STDS = Stds((0.01, 0.02), lr_scale=1.0)
 _TUNED = {
     "boston": _Tuned(250, {"prior": Constant(5.3), "kl_weight": 0.0003, "num_context": 64}),
     "concrete": _Tuned(
-        14_000,
-        {"prior": Constant(3.0), "kl_weight": 0.02, "stochastic": "last_layer"},
-        lr=2e-2,
-        least_noise=0.25,
+        14_000, {"prior": Constant(3.0), "kl_weight": 0.02, "stochastic": "last_layer"}, lr=2e-2, least_noise=0.25
     ),
     "energy": _Tuned(4_000, {"prior": Constant(1.0), "kl_weight": 0.02, "stds": Stds(lr_scale=3.0)}, least_noise=0.05),
     "wine": _Tuned(375, {"prior": Constant(10.0), "kl_weight": 0.0019, "num_context": 64}),
     "yacht": _Tuned(
-        4_000,
-        {"prior": Constant(1.0), "kl_weight": 0.005, "linearize": "exact", "stds": _SMALL_STDS},
-        least_noise=0.05,
+        4_000, {"prior": Constant(1.0), "kl_weight": 0.005, "linearize": "exact", "stds": _SMALL_STDS}, least_noise=0.05
     ),
     "protein": _Tuned(
         60_000,
@@ -111,22 +106,21 @@ def uci(order: Order) -> Experiment:
         "lr": tuned.lr,
         **order.fit_settings,
     }
-    few = [f"{_SLOW_STEPS:,} steps"] if is_slow and tuned.steps > _SLOW_STEPS else []
-    least = [f"the learned noise is at least {tuned.least_noise} standard deviations"] if tuned.least_noise else []
-    limits = [f"at most {most_rows:,} rows and {most_steps:,} steps"] if most_rows else []
-    notes = [*limits, *_differences(settings), *least, *few]
-    return Experiment(
-        make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table], notes
-    )
-
-
-def _differences(settings: Mapping[str, Any]) -> list[str]:
-    """Notes on method settings that differ from the paper."""
-    differs = {
+    notes = {
+        f"at most {most_rows or 0:,} rows and {most_steps or 0:,} steps": most_rows,
         "the whole Jacobian instead of jvp": settings.get("linearize") == "exact",
         "only the last layer is stochastic": settings.get("stochastic") == "last_layer",
+        f"the learned noise is at least {tuned.least_noise} standard deviations": tuned.least_noise,
+        f"{_SLOW_STEPS:,} steps": is_slow and tuned.steps > _SLOW_STEPS,
     }
-    return [note for note, holds in differs.items() if holds]
+    return Experiment(
+        make,
+        (inputs(x[train]).float(), targets(y[train]).float()),
+        fit_settings,
+        evaluate,
+        [table],
+        [note for note, holds in notes.items() if holds],
+    )
 
 
 def _method_settings(member: str, tuned: _Tuned) -> dict[str, Any]:
@@ -150,10 +144,7 @@ def _layout(title: str, name: str, better: Better) -> TableLayout:
 _SECTION = Section(
     "UCI regression",
     "One hidden layer of 50 units on six tables, 90% of the rows for training; results in the tables' own units.",
-    (
-        _layout("RMSE", "rmse", "lower"),
-        _layout("Log-likelihood", "log_likelihood", "higher"),
-    ),
+    (_layout("RMSE", "rmse", "lower"), _layout("Log-likelihood", "log_likelihood", "higher")),
 )
 _SWEEP = Sweep("uci", ("fsvi", "gfsvi", "map", "mfvi", "fbnn", "ensemble:fsvi"), seeds=10)
 

@@ -70,9 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(0)
 
 
-# fit ------------------------------------------------------------------------------------------------------------------
-
-
 def _fit_parser(commands: Any) -> None:
     about = "Train a model on a table in a file, and say whether to trust it."
     more = "Types of columns and the task are detected and printed; options override them."
@@ -105,9 +102,6 @@ def _fit(options: argparse.Namespace) -> None:
     options.report = options.out.with_suffix(".html")
     diagnosis = fit_file(options, _to_stderr if options.json else print)
     print(diagnosis.to_json() if options.json else f"{diagnosis}\nModel: {options.out}. Report: {options.report}.")
-
-
-# predict --------------------------------------------------------------------------------------------------------------
 
 
 def _predict_parser(commands: Any) -> None:
@@ -174,9 +168,6 @@ def _predict(options: argparse.Namespace) -> None:
     _to_stderr(f"{counts['inputs']} predictions{referred}")
 
 
-# export, diagnose -----------------------------------------------------------------------------------------------------
-
-
 def _export_parser(commands: Any) -> None:
     about = "Write a model as one graph for ONNX Runtime or torch.export, which run it without fsvi."
     returns = "It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for numbers."
@@ -232,9 +223,6 @@ def _diagnose(options: argparse.Namespace) -> None:
     model = scorer.model.method if isinstance(scorer.model, Calibrated) else scorer.model
     found = diagnose(model, scorer.held_out(options.data), refit=False)
     print(found.to_json() if options.json else found)
-
-
-# What they share ------------------------------------------------------------------------------------------------------
 
 
 def _add_net(add: Any) -> None:

@@ -62,9 +62,6 @@ def fit_file(options: Options, tell: Tell) -> Diagnosis:
     return diagnosis
 
 
-# What is in the file ------------------------------------------------------------------------------------------------
-
-
 def _examples(
     table: Table, options: Options, tell: Tell
 ) -> tuple[Table, NDArray[Any], NDArray[np.float64] | None, str]:
@@ -159,9 +156,6 @@ def _described(column: Any, known: NDArray[Any]) -> str:
         return f"{first} to {last}{order.get(column.form, '')}"
     low, high = shown(known.min()), shown(known.max())
     return f"always {low}" if low == high else f"{low} to {high}"
-
-
-# Training -----------------------------------------------------------------------------------------------------------
 
 
 def _model(task: str, columns: dict[str, str], options: Options) -> Any:

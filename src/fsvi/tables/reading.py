@@ -108,8 +108,6 @@ class TableReader:
     def _parquet(self) -> Any:
         return pa.parquet.ParquetFile(pa.OSFile(os.fsencode(self.path)), pre_buffer=False, buffer_size=2**20)
 
-    # CSV --------------------------------------------------------------------------------------------------------------
-
     def _stream(self) -> Any:
         """The bytes of a file, read without Python: Arrow reads ahead in a thread, even while the interpreter ends."""
         file = pa.OSFile(os.fsencode(self.path))

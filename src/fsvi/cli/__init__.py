@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(0)
 
 
+def _command(commands: Any, run: Callable[[argparse.Namespace], None], about: str, more: str = "") -> Any:
+    """Add the command that `run` does and is called after, and return what adds its options."""
+    parser = commands.add_parser(run.__name__[1:], help=about, description=f"{about}{more}".replace("%", "%%"))
+    parser.set_defaults(run=run, parser=parser)
+    return parser.add_argument
+
+
 def _fit_parser(commands: Any) -> None:
-    about = "Train a model on a table in a file, and say whether to trust it."
-    more = "Types of columns and the task are detected and printed; options override them."
-    parser = commands.add_parser("fit", help=about, description=f"{about} {more}")
-    parser.set_defaults(run=_fit, parser=parser)
-    add = parser.add_argument
+    more = " Types of columns and the task are detected and printed; options override them."
+    add = _command(commands, _fit, "Train a model on a table in a file, and say whether to trust it.", more)
     add("table", type=Path, help="a CSV file whose first line has the columns' names, or a Parquet file")
     add("--target", required=True, help="the column to predict")
     add("--out", type=Path, default=Path("model.fsvi"), help="file for the model; the report goes next to it, as .html")
@@ -105,16 +109,13 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _predict_parser(commands: Any) -> None:
-    about = "Predict inputs in files, and refer the uncertain ones."
     columns = (
-        "A row for each input: label, probability, entropy, mutual_information, the probability of each class and\n"
+        "\n\nA row for each input: label, probability, entropy, mutual_information, the probability of each class and\n"
         "decision (keep or refer) for classes; mean, std, lower and upper (95%) for real numbers.\n\n"
         "If --out is a folder, files of any size are read part by part. Each file of predictions appears when it is\n"
         "complete. After an interruption, the same command makes the missing ones."
     )
-    parser = commands.add_parser("predict", help=about, description=f"{about}\n\n{columns}".replace("%", "%%"))
-    parser.set_defaults(run=_predict, parser=parser)
-    add = parser.add_argument
+    add = _command(commands, _predict, "Predict inputs in files, and refer the uncertain ones.", columns)
     add("model", type=Path, help="a file that `fsvi fit`, or an estimator's or method's `save` wrote")
     rows = "for a table's model, rows with the same columns: .csv, .parquet; for others, inputs as the network takes "
     more = "them: .npy, .npz (x), .csv, .parquet; if --out is a folder, files, folders and patterns"
@@ -170,10 +171,8 @@ def _predict(options: argparse.Namespace) -> None:
 
 def _export_parser(commands: Any) -> None:
     about = "Write a model as one graph for ONNX Runtime or torch.export, which run it without fsvi."
-    returns = "It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for numbers."
-    parser = commands.add_parser("export", help=about, description=f"{about} {returns}")
-    parser.set_defaults(run=_export, parser=parser)
-    add = parser.add_argument
+    returns = " It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for numbers."
+    add = _command(commands, _export, about, returns)
     add("model", type=Path, help="a file that a method's or a calibration's `save` wrote")
     add("out", type=Path, help="file to write: .onnx, or .pt2 for torch.export")
     add("--draws", type=int, help="draws of the function in the file (default: 16, or those of a calibration)")
@@ -203,10 +202,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _diagnose_parser(commands: Any) -> None:
-    about = "Check on held-out rows whether a model can be trusted."
-    parser = commands.add_parser("diagnose", help=about, description=about)
-    parser.set_defaults(run=_diagnose, parser=parser)
-    add = parser.add_argument
+    add = _command(commands, _diagnose, "Check on held-out rows whether a model can be trusted.")
     add("model", type=Path, help="a file that `fsvi fit`, or an estimator's or method's `save` wrote")
     add("data", type=Path, help="rows with the target column, or inputs x and targets y in a .npz file")
     _add_net(add)

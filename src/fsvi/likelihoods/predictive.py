@@ -324,8 +324,6 @@ class Summary(Predictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """The log of the probability of class y, (n,)."""
-        if "class_probabilities" not in self.values:
-            self._refuse("log-probability")
         probabilities = self.class_probabilities()
         y, observed = as_labels(y, probabilities, self.ignore_index)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)

@@ -104,6 +104,21 @@ def test_numbers_have_the_variance_of_function_and_noise():
 
 
 @pytest.mark.parametrize("kind", [FixedMeanFSVI, fsvi.FMGP])
+def test_missing_numbers_do_not_count_and_a_noise_is_learned(kind):
+    torch.manual_seed(0)
+    method = kind(nn.Sequential(nn.Identity(), nn.Linear(2, 2)), fsvi.Gaussian(0.5, learn_noise=True))
+    x, y = torch.randn(30, 2), torch.randn(30, 2)
+    method.begin(*method.check_batch(x, y))
+    y[20:], y[3, 1] = math.nan, math.nan
+    mean, variance = method.moments(x[:20])
+    normal = torch.distributions.Normal(mean, (variance + 0.25).sqrt(), validate_args=False)
+    nll = method.predictive_nll(x, y)
+    torch.testing.assert_close(nll, -normal.log_prob(y[:20]).nan_to_num(0.0).sum() / 20)
+    nll.backward()
+    assert method.likelihood.log_noise.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("kind", [FixedMeanFSVI, fsvi.FMGP])
 def test_many_training_inputs_do_not_go_through_the_network_at_once(kind):
     class Counting(nn.Identity):
         most = 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.functions.contexts import Context
 from fsvi.functions.contexts.general import context_points, own_context
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.methods.common import check_closed_form
 from fsvi.networks.devices import normal
@@ -82,8 +82,8 @@ class FixedMean(Method):
         mean, variance = self.moments(x)
         if isinstance(self.likelihood, Categorical):
             return self.likelihood.nll(probit(mean, variance), y)
-        total = variance + self.likelihood.noise.square()  # type: ignore[operator]
-        return 0.5 * ((y - mean).square() / total + (2 * math.pi * total).log()).sum(1).mean()
+        total = variance + (2 * self.likelihood._log_noise()).exp()  # type: ignore[operator]
+        return Gaussian(heteroscedastic=True).nll(torch.cat([mean, total.log()], 1), y)
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """For classes one draw, the logits of the averaged probabilities; for numbers mean + std(x)·z, z shared."""

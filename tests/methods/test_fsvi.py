@@ -296,7 +296,7 @@ def test_random_parameters_by_name():
     net[0].requires_grad_(False)
     before = {name: p.clone() for name, p in net.named_parameters()}
     method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic=["4.*"])
-    assert list(method.posterior.layout.shapes) == ["4.weight", "4.bias", "6.weight", "6.bias"]
+    assert method.posterior.layout.names == ["4.weight", "4.bias", "6.weight", "6.bias"]
     x, y = torch.randn(16, 2), torch.arange(16) % 2
     fsvi.fit(method, (x, y), epochs=3, progress=False)
     moved = {name for name, p in method.net.named_parameters() if not torch.equal(p, before[name])}

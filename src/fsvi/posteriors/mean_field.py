@@ -34,6 +34,11 @@ class FlatLayout:
 
     shapes: dict[str, torch.Size]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors, in order."""
+        return list(self.shapes)
+
     @cached_property
     def sizes(self) -> list[int]:
         """The number of entries of each tensor."""

@@ -117,14 +117,16 @@ def test_the_graph_of_a_likelihood_equals_predict(name, traced):
     check(given, method, x)
 
 
-def test_onnx_runtime_equals_predict_and_the_file_says_what_it_is(tmp_path):
-    method, (x, _) = trained("fsvi"), data()
+@pytest.mark.parametrize(("name", "draws"), [("fsvi", SAMPLES), ("fmgp", 1)])
+def test_onnx_runtime_equals_predict_and_the_file_says_what_it_is(tmp_path, name, draws):
+    method, (x, _) = trained(name), data()
     method.export(tmp_path / "m.onnx", SAMPLES, SEED, labels=["a", "b", "c"])
     for num in (1, 7):
         check(run_onnx(tmp_path / "m.onnx", x[:num]), method, x[:num])
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     about = session.get_modelmeta().custom_metadata_map
-    assert about["method"] == "FSVI" and about["draws"] == str(SAMPLES) and about["fsvi_version"] == fsvi.__version__
+    assert about["method"] == type(method).__name__ and about["draws"] == str(draws)
+    assert about["fsvi_version"] == fsvi.__version__
     assert json.loads(about["labels"]) == ["a", "b", "c"]
     assert session.get_inputs()[0].shape == ["batch", 4]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from fsvi.networks.devices import normal
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
+
+Variances = Callable[[Tensor], Tensor]
+"""A function from standardized features to variances of the function, (n, outputs) or (n, 1)."""
 
 _ROWS = 256
 """Training inputs whose features are computed at a time."""
@@ -72,10 +76,15 @@ class FixedMean(Method):
     def variances(self, features: Tensor) -> Tensor:
         """The variance of the function at standardized features, (n, outputs) or (n, 1)."""
 
-    def moments(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the function at `x`, (n, outputs) each."""
+    def prepared(self) -> Variances:
+        """`variances`, with everything that does not depend on the features computed already."""
+        return self.variances
+
+    def moments(self, x: Any, variances: Variances | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the function at `x`, (n, outputs) each; `variances` may be prepared."""
         features, mean = self.network.with_features(x)
-        return mean, self.variances((features - self.center) / self.spread).expand_as(mean)
+        variances = self.variances if variances is None else variances
+        return mean, variances((features - self.center) / self.spread).expand_as(mean)
 
     def predictive_nll(self, x: Any, y: Tensor) -> Tensor:
         """The mean of −log p(y|x), with the variance of the function integrated out."""
@@ -87,12 +96,13 @@ class FixedMean(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """For classes one draw, the logits of the averaged probabilities; for numbers mean + std(x)·z, z shared."""
+        variances = self.prepared()
         if isinstance(self.likelihood, Categorical):
-            return lambda x: probit(*self.moments(x)).unsqueeze(0)
+            return lambda x: probit(*self.moments(x, variances)).unsqueeze(0)
         z = normal((num_samples, 1, self.network.num_outputs), generator, self.dtype, self.device)
 
         def draws(x: Any) -> Tensor:
-            mean, variance = self.moments(x)
+            mean, variance = self.moments(x, variances)
             return mean + variance.clamp_min(0).sqrt() * z
 
         return draws

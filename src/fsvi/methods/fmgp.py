@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.fixed_mean import FixedMean
+from fsvi.methods.fixed_mean import FixedMean, Variances
 from fsvi.networks.network import Network
 from fsvi.validation import check_count
 
@@ -77,8 +77,17 @@ class FMGP(FixedMean):
 
     def variances(self, features: Tensor) -> Tensor:
         """cov(x, x) for each output, (n, outputs)."""
-        explained = self._parts()[2] @ self.kernel(self.inducing, features)
-        return (self.prior_variances(features) - explained.square().sum(1)).T.clamp_min(0)
+        return self.prepared()(features)
+
+    def prepared(self) -> Variances:
+        """`variances` with R⁻¹Lᵀ computed already: ONNX has no Cholesky factors."""
+        _, _, half = self._parts()
+
+        def variances(features: Tensor) -> Tensor:
+            explained = half @ self.kernel(self.inducing, features)
+            return (self.prior_variances(features) - explained.square().sum(1)).T.clamp_min(0)
+
+        return variances
 
     def divergence(self) -> Tensor:
         """½ log|H| − ½ tr(K_Z L H⁻¹ Lᵀ), summed over outputs: the part of the KL that depends on the covariance."""

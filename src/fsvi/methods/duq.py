@@ -23,8 +23,6 @@ class KernelPredictive(CategoricalPredictive):
     """Class probabilities K_c / Σ K from log K_c, (samples, n, classes); the kernels are the measure of certainty."""
 
     def __init__(self, log_kernels: Tensor) -> None:
-        # Distances that overflow are equal: no class is near, and the kernels are 0.
-        log_kernels = log_kernels.clamp_min(torch.finfo(log_kernels.dtype).min / 4)
         super().__init__(log_kernels)
         self.kernels = log_kernels.exp()
 
@@ -82,11 +80,10 @@ class DUQ(Method):
         momentum: float = 0.999,
     ) -> None:
         super().__init__(net, likelihood)
-        if not isinstance(likelihood, Categorical):
-            raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
-        if not likelihood.is_plain:
+        if not (isinstance(likelihood, Categorical) and likelihood.is_plain):
             raise InvalidInputError(
-                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+                f"DUQ has a loss of its own for classes, not for this {type(likelihood).__name__}: use "
+                "fsvi.Categorical() without class_weight, label_smoothing and ignore_index."
             )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
@@ -144,9 +141,9 @@ class DUQ(Method):
             return torch.einsum("cmf,nf->ncm", self.weight, features.to(self.weight.dtype))
 
     def log_kernels(self, embeddings: Tensor) -> Tensor:
-        """log K_c, (n, classes); finite also where the square of a distance is not."""
+        """log K_c, (n, classes). Distances that overflow are equal: no class is near, and the kernels are 0."""
         squared = (embeddings - self.centroids).square().mean(-1)
-        return (-squared / (2 * self.length_scale**2)).clamp_min(torch.finfo(squared.dtype).min)
+        return (-squared / (2 * self.length_scale**2)).clamp_min(torch.finfo(squared.dtype).min / 4)
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """log K_c, whose softmax is K_c / Σ K, as a single draw."""

@@ -40,7 +40,10 @@ class Ensemble(Composite):
         if isinstance(make, nn.Module) or not callable(make):
             raise InvalidInputError(f"make is a {type(make).__name__}, not a function that builds a member.")
         nn.Module.__init__(self)
-        self.members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
+        members = [make() for _ in range(check_count("size", size))]
+        for member in members:
+            check_type("make()", member, Method, "a method such as fsvi.MAP(net(), likelihood=...)")
+        self.members = nn.ModuleList(members)
         first, *others = self.learners()
         self.input_shape = first.input_shape
         for index, member in enumerate(others, start=1):
@@ -108,8 +111,3 @@ class Ensemble(Composite):
             transient: The network.
         """
         return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])
-
-
-def _checked(member: Method) -> Method:
-    check_type("make()", member, Method, "a method such as fsvi.MAP(net(), likelihood=...)")
-    return member

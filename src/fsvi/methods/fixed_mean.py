@@ -23,8 +23,6 @@ from fsvi.validation import check_count, check_positive
 Variances = Callable[[Tensor], Tensor]
 """A function from standardized features to variances of the function, (n, outputs) or (n, 1)."""
 
-_ROWS = 256
-"""Training inputs whose features are computed at a time."""
 _PACE = 3.0
 """How much faster w learns than the other parameters: its features are small."""
 
@@ -56,8 +54,7 @@ class FixedMean(Method):
     @torch.no_grad()
     def begin(self, x: Any, y: Tensor) -> None:
         """Take the scale of the features from training inputs."""
-        chunks = [self.network.features(self.network.arranged(chunk)) for chunk in x.split(_ROWS)]
-        features = torch.cat(chunks)
+        features = self.network.features_of_all(x)
         self.center.copy_(features.mean(0))
         self.spread.copy_(features.std(0, correction=0).clamp_min(torch.finfo(features.dtype).eps))
         self.see((features - self.center) / self.spread)

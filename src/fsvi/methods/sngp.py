@@ -95,8 +95,7 @@ class SNGP(Method):
         """Bound the singular values, take the length scale from training inputs, and forget an earlier posterior."""
         self.after_step()
         self.precision.copy_(self._prior_precision())
-        with evaluating(self.net), torch.no_grad():
-            self.random_features.see(self.network.features(self.network.arranged(x)))
+        self.random_features.see(self.network.features_of_all(x))
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood, and β's negative log prior divided by N."""

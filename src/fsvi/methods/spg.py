@@ -118,7 +118,9 @@ class SPG(FunctionSpaceMethod):
         self.train()
         for _ in range(self.num_prior_steps):
             grid = self._grid(x)
-            self._track_statistics(grid[self.num_context :])
+            if batch_norms(self.net):  # no likelihood pass updates their statistics yet
+                with torch.no_grad():
+                    self.network(grid[self.num_context :])
             optimizer.zero_grad()
             self.prior_kl(grid).backward()
             optimizer.step()
@@ -138,12 +140,6 @@ class SPG(FunctionSpaceMethod):
         """K points of the context, and as many of `x`."""
         points = context_points(self.network, self.context, self.num_context, x)
         return concatenate([points, self.network.arranged(Batch().sample(self.num_context, x))])
-
-    def _track_statistics(self, x: Tensor) -> None:
-        """Update the statistics of BatchNorm layers with training inputs: no likelihood pass does so yet."""
-        if batch_norms(self.net):
-            with torch.no_grad():
-                self.network(x)
 
     def _keep_generator(self) -> None:
         self.prior_net.load_state_dict(self.net.state_dict())

@@ -36,6 +36,8 @@ _TOLERANCE = 0.02
 _NOT_PLAIN = "the output is not that of {head!r} as a plain linear layer, features @ weight.T + bias: {reason}."
 _FUNCTION = {"function": True}
 """Stands in a file for an `output` that is a function, which a file cannot hold."""
+_ROWS = 256
+"""How many inputs' features are computed at once."""
 _MOST_PARAMETERS = 2**17
 """The parameters of the largest network that counts as small: with more, copying draws costs more than it saves."""
 
@@ -176,6 +178,12 @@ class Network:
         except _Reached as reached:
             return channels_last(reached.args[0], self.layout.axis)
         raise HeadError(f"the network did not call its last layer {self.head!r}.")
+
+    @torch.no_grad()
+    def features_of_all(self, x: Inputs) -> Tensor:
+        """The features of many inputs in eval mode, a few at a time."""
+        with evaluating(self.module):
+            return torch.cat([self.features(self.arranged(chunk)) for chunk in x.split(_ROWS)])
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fsvi.errors import InvalidInputError
 
@@ -19,12 +19,8 @@ _ACTIVATIONS = "torch.nn.modules.activation"
 
 def deterministic_names(net: nn.Module) -> set[str]:
     """Trainable parameters that are points in every posterior: the scale and shift of BatchNorm and InstanceNorm."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in net.named_modules()
-        if isinstance(module, Norm)
-        for name, _ in module.named_parameters(recurse=False)
-    }
+    points = {id(p) for module in net.modules() if isinstance(module, Norm) for p in module.parameters()}
+    return {name for name, p in net.named_parameters() if id(p) in points}
 
 
 def batch_norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -56,13 +52,8 @@ def hold_padding_rows(net: nn.Module) -> None:
     for name, row in padding_rows(net).items():
         weight = net.get_parameter(name)
         if weight.requires_grad:
-            weight.register_hook(lambda gradient, row=row: _without_row(gradient, row))
-
-
-def _without_row(gradient: Tensor, row: int) -> Tensor:
-    gradient = gradient.clone()
-    gradient[row] = 0
-    return gradient
+            index = torch.tensor(row)
+            weight.register_hook(lambda gradient, index=index: gradient.index_fill(0, index.to(gradient.device), 0))
 
 
 def is_dense_stack(net: nn.Module) -> bool:

@@ -21,7 +21,6 @@ from fsvi.training.loop import Run
 
 _METHODS = (MAP, MFVI, VBLL, FSVI, FixedMeanFSVI)
 """The methods whose loss sees the inputs through features only; classes derived from them may do anything."""
-_ROWS = 256
 _MOST_BYTES = 2**31
 _TOLERANCE = 1e-4
 
@@ -47,9 +46,9 @@ def use_features(run: Run) -> None:
     learner: Any = method._private()
     learner.net.forward = learner.network.linear.__call__  # the network takes features now
     if points is not None:
-        learner.context = Dataset(_features(method, points))
+        learner.context = Dataset(method.network.features_of_all(points))
     run.batches = copy.copy(batches)
-    run.batches.x = _features(method, batches.x)
+    run.batches.x = method.network.features_of_all(batches.x)
     run.stepper.method = learner.train()
 
 
@@ -73,19 +72,11 @@ def _sees_features_only(run: Run, context: Any, points: Any) -> bool:
 @torch.no_grad()
 def _is_fixed(method: Method, x: Any) -> bool:
     """Whether features in training are those in prediction: no dropout, no statistics of the batch."""
-    network, state = method.network, copy.deepcopy(method.state_dict())
+    copied, x = method._private().train(), method.network.arranged(x)
     with forked_random(method.device):
         before = torch.get_rng_state()
-        trained = method.train().network.features(network.arranged(x))
+        trained = copied.network.features(x)
         is_untouched = torch.equal(before, torch.get_rng_state())
-    same = all(torch.equal(value, state[name]) for name, value in method.state_dict().items())
-    method.load_state_dict(state)
-    predicted = method.eval().network.features(network.arranged(x))
+    same = all(torch.equal(b, own) for b, own in zip(copied.net.buffers(), method.net.buffers(), strict=True))
+    predicted = copied.eval().network.features(x)
     return is_untouched and same and torch.allclose(trained, predicted, rtol=_TOLERANCE, atol=_TOLERANCE)
-
-
-@torch.no_grad()
-def _features(method: Method, x: Any) -> Tensor:
-    """The features of all inputs, on the device of the inputs, in eval mode."""
-    network = method.eval().network
-    return torch.cat([network.features(network.arranged(chunk)).to(x.device) for chunk in x.split(_ROWS)])

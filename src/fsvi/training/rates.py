@@ -24,10 +24,10 @@ class Rates:
     def __init__(self, optimizer: Optimizer, schedule: Any) -> None:
         self._optimizer, self._schedule = optimizer, schedule
         self._rates = [group["lr"] for group in optimizer.param_groups]
-        self._every_step = isinstance(schedule, every_step)
+        self._every_step = type(schedule) is every_step
         self._scheduler: LRScheduler | None = None
-        if self._every_step or makes_scheduler(schedule):
-            self._scheduler = _made(schedule.make if self._every_step else schedule, optimizer)
+        if isinstance(schedule, every_step):
+            self._scheduler = _made(schedule.make, optimizer)
             self.settings: Any = {"every_step": self._every_step, **self.state()}
         else:
             self.step(0.0)
@@ -81,6 +81,10 @@ class every_step:  # noqa: N801 - it reads like a function
         self.make = make
 
 
+class _EveryEpoch(every_step):
+    """A torch scheduler that makes its step after each epoch."""
+
+
 def cosine(final: float = 0.05) -> Schedule:
     """The paper's schedule: from 1 to `final` along half a cosine.
 
@@ -91,29 +95,25 @@ def cosine(final: float = 0.05) -> Schedule:
 
 
 def check_schedule(schedule: Any) -> Any:
-    """The schedule as a function: of the fraction done, or of the optimizer, which `every_step` may wrap."""
+    """The schedule: a function of the fraction done, or one of the optimizer in `every_step` or `_EveryEpoch`."""
     if schedule is None:
         return lambda _: 1.0
     if isinstance(schedule, str):
         check_choice("schedule", schedule, ("cosine",))
         return cosine()
-    if not (callable(schedule) or isinstance(schedule, every_step)):
+    if isinstance(schedule, every_step):
+        return schedule
+    if not callable(schedule):
         raise InvalidInputError(
             f'schedule={schedule!r} must be "cosine", None, a function, or a function that makes a torch scheduler.'
         )
-    if not isinstance(schedule, every_step) and not makes_scheduler(schedule):
-        for done in (0.0, 0.5, 1.0):
-            check_positive(f"schedule({done})", schedule(done), zero=True)
-    return schedule
-
-
-def makes_scheduler(schedule: Callable[[Any], Any]) -> bool:
-    """Whether a function takes an optimizer: a factor is a function of a number, which no scheduler accepts."""
     try:
         schedule(0.0)
-    except (TypeError, AttributeError, ValueError):
-        return True
-    return False
+    except (TypeError, AttributeError, ValueError):  # a factor is a function of a number, which no scheduler accepts
+        return _EveryEpoch(schedule)
+    for done in (0.0, 0.5, 1.0):
+        check_positive(f"schedule({done})", schedule(done), zero=True)
+    return schedule
 
 
 def _made(make: MakeScheduler, optimizer: Optimizer) -> LRScheduler:

@@ -140,8 +140,7 @@ class Predictive:
 
     def expected_entropy(self) -> Tensor:
         """E H[p] over draws, (n,), summed over labels: what would remain if the function were known."""
-        logs = self.outcomes()
-        return -(logs.exp() * logs).nan_to_num(0.0).sum(-1).mean(0)
+        return torch.special.entr(self.outcomes().exp()).sum(-1).mean(0)
 
     def mutual_information(self) -> Tensor:
         """H[E p] − E H[p], (n,), summed over labels: the part due to the unknown function.
@@ -358,7 +357,7 @@ for _name in _FUNCTIONS:
 
 
 def gathered(parts: Iterable[Predictive], num: int) -> Summary:
-    """The summary of parts with `num` inputs in total.
+    """The summary of parts, at least one, with `num` inputs in total.
 
     The numbers are copied to tensors that are allocated once: small tensors that stay among large ones that go would
     fragment the heap, and the process would grow.
@@ -372,8 +371,7 @@ def gathered(parts: Iterable[Predictive], num: int) -> Summary:
         for name, values in summary.values.items():
             whole.values[name][:, start:stop] = values
         start = stop
-    if whole is None:
-        raise InvalidInputError("there are no predictions to summarize: give at least one.")
+    assert whole is not None
     return whole
 
 

@@ -22,6 +22,14 @@ def test_a_data_frame_becomes_a_tensor():
     assert torch.equal(validation.as_tensor("x", rows), torch.tensor([[1.0, 3.0], [2.0, 4.0]]))
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*:UserWarning")
+def test_tensors_that_are_not_dense_are_refused():
+    rows = torch.eye(2)
+    for odd in (rows.to("meta"), rows.to_sparse(), torch.nested.nested_tensor([rows[0], rows[1, :1]])):
+        with pytest.raises(InvalidInputError, match="x is a tensor .*: give a dense tensor with values"):
+            validation.as_tensor("x", odd)
+
+
 def test_a_choice_suggests_the_closest_name():
     assert validation.check_choice("kind", "blur", ("blur", "fog")) == "blur"
     with pytest.raises(InvalidInputError, match="did you mean 'blur'"):

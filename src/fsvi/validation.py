@@ -72,8 +72,9 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor
         tensor = torch.as_tensor(np.array(value) if is_frame else value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} cannot be converted to a tensor: {first_line(error)}.") from error
-    if tensor.is_meta or tensor.layout != torch.strided:
-        kind = "on the meta device" if tensor.is_meta else f"in the layout {tensor.layout}"
+    if tensor.is_meta or tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        kind = "on the meta device" if tensor.is_meta else f"in the layout {layout}"
         raise InvalidInputError(f"{name} is a tensor {kind}: give a dense tensor with values.")
     return tensor
 

@@ -36,6 +36,12 @@ def test_class_probabilities_are_averaged_not_logits(classes, logits):
     assert torch.equal(classes.labels(), classes.mean.argmax(-1)) and len(classes) == N
 
 
+def test_draws_too_far_apart_for_a_variance_are_refused():
+    one, other = (GaussianPredictive(torch.full((1, 2, 1), mean), torch.ones(1)) for mean in (1e20, -1e20))
+    with pytest.raises(InvalidInputError, match="too large for a prediction at 2 of 2 inputs"):
+        mixture([one, other])
+
+
 def test_entropies(classes):
     """H[E p], E H[p] and their difference, in nats."""
     total = scipy.stats.entropy(classes.mean.numpy(), axis=-1)

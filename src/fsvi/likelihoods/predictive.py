@@ -377,7 +377,10 @@ def gathered(parts: Iterable[Predictive], num: int) -> Summary:
 
 def mixture(parts: Sequence[Predictive]) -> Predictive:
     """The draws of several predictions of the same inputs as one; each part weighs as many as it has."""
-    return _joined(parts, 0)
+    joined = _joined(parts, 0)
+    if joined.is_numeric:  # finite draws may be too far apart
+        check_defined(joined.variance[None])
+    return joined
 
 
 def concatenate(parts: Sequence[Predictive]) -> Predictive:

@@ -95,8 +95,12 @@ def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float, num_ou
             yield phi[:, hidden:-1].double(), counts[:, None].double() * roots.square().sum(-1)
 
     shared: Any = sum(phi.T @ (phi * precisions.mean(1, keepdim=True)) for phi, precisions in parts())
-    axes.copy_(axes.double() @ torch.linalg.eigh(shared)[1].flip(1))
-    total: Any = sum(precisions.T @ phi.square() for phi, precisions in parts())
+    values, vectors = torch.linalg.eigh(shared)
+    axes.copy_(axes.double() @ vectors.flip(1))
+    if num_outputs == 1:  # then Φᵀ Λ Φ is diagonal now
+        total: Any = values.flip(0)[None].clamp_min(0)
+    else:
+        total = sum(precisions.T @ phi.square() for phi, precisions in parts())
     stds = method.posterior.layout.views(method.posterior.log_std.data)
     weight, bias = (stds[name] for name in method.network.head_names)
     bias.fill_(_TINY).log_()

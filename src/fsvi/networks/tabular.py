@@ -110,8 +110,8 @@ class TabularFeatures(nn.Module):
 
     def _masks(self, h: Tensor) -> Tensor:
         kept = torch.rand(h.shape[0], _MASKS, h.shape[2], device=h.device) >= self.dropout
-        rows = torch.arange(h.shape[1], device=h.device) % _MASKS
-        return kept[:, rows] / (1 - self.dropout)
+        masks = kept / (1 - self.dropout)
+        return masks.repeat(1, math.ceil(h.shape[1] / _MASKS), 1)[:, : h.shape[1]]
 
 
 class DistanceFeatures(nn.Module):

@@ -221,6 +221,7 @@ def make_models(tell: Callable[[str], None]) -> dict[str, Run]:
         "map": ours("map"),
         "ensemble": ours("ensemble:map", size=5),
         "HistGradientBoosting": plain(_boosting, plain_frames),
+        "conformal HistGradientBoosting": plain(_boosting, plain_frames, conformal=True),
         "forest": plain(_forest, encoded),
         "linear": plain(_linear, encoded),
         "constant": _constant,

@@ -293,7 +293,8 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     known = set(rows[rows.coverage.notna()].model)
-    names = [name for name in ("fsvi", "map", "ensemble", *_TREES, "conformal LightGBM") if name in known]
+    conformal = [f"conformal {name}" for name in _TREES]
+    names = [name for name in ("fsvi", "map", "ensemble", *_TREES, *conformal) if name in known]
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes: Any = figure.subplots(1, 3, sharey=True)
     for ax, kind in zip(axes, ("iid", "beyond", "gap"), strict=True):

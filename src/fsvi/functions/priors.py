@@ -151,11 +151,10 @@ class _NetworkPrior(Prior):
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """The distribution of the second network's function values, linearized as the posterior's."""
         with torch.no_grad():
-            return self._linearizer(self.network, self.q, x, self.q.at(self._noise(noise)) if self.is_random else None)
-
-    def _noise(self, given: Mapping[str, Tensor] | None) -> Tensor:
-        """ε for every stochastic parameter: the given one where there is one, else a draw."""
-        return self.q.layout.flatten({**self.q.layout.views(self.q.noise()), **(given or {})})
+            draw = None
+            if self.is_random:  # ε is drawn where none is given
+                draw = self.q.at(self.q.layout.flatten({**self.q.layout.views(self.q.noise()), **(noise or {})}))
+            return self._linearizer(self.network, self.q, x, draw)
 
 
 class Induced(_NetworkPrior):

@@ -21,29 +21,18 @@ def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
     more let in noise. ℓᵢ is the median distance between samples along dimension i, times √d. The estimate shrinks
     toward zero in the tails, where there are no samples, and is poor unless d is small compared with S.
     """
-    scaled, widths = _in_widths(in_float64(samples))
+    values = in_float64(samples)
+    number, size = values.shape[-2:]
+    rows, columns = torch.triu_indices(number, number, offset=1, device=values.device)
+    medians = (values[..., rows, :] - values[..., columns, :]).abs().median(-2, keepdim=True).values
+    widths = torch.where(medians > 0, medians * size**0.5, 1.0)  # of the kernel, in each dimension
+    scaled = values / widths
     gram = (-0.5 * torch.cdist(scaled, scaled).square()).exp()
-    inverse, vectors = _largest(gram, fraction)
+    roots, vectors = torch.linalg.eigh(gram)
+    roots, vectors = roots.flip(-1).clamp_min(0), vectors.flip(-1)
+    kept = (roots.cumsum(-1) - roots < fraction * roots.sum(-1, keepdim=True)) & (roots > 0)
+    inverse = torch.where(kept, 1 / roots, 0.0)
     # at the samples ψ_j is √S u_j; the sum over ∂k(xₛ, ·)/∂xₛ is diag(K 1) X − K X, in units of the widths
     stein = gram @ scaled - gram.sum(-1, keepdim=True) * scaled
     score = vectors @ (inverse[..., None] * (vectors.mT @ stein))
     return (score / widths).to(samples)
-
-
-def _in_widths(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples in units of the kernel's widths ℓ, and these, (..., 1, d); a constant dimension has width 1."""
-    number, size = samples.shape[-2:]
-    rows, columns = torch.triu_indices(number, number, offset=1, device=samples.device)
-    medians = (samples[..., rows, :] - samples[..., columns, :]).abs().median(-2, keepdim=True).values
-    widths = medians * size**0.5
-    widths = torch.where(widths > 0, widths, torch.ones_like(widths))
-    return samples / widths, widths
-
-
-def _largest(gram: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
-    """1/λ, zero for those left out, and the eigenvectors, the largest λ first."""
-    roots, vectors = torch.linalg.eigh(gram)
-    roots, vectors = roots.flip(-1).clamp_min(0), vectors.flip(-1)
-    before = roots.cumsum(-1) - roots
-    kept = (before < fraction * roots.sum(-1, keepdim=True)) & (roots > 0)
-    return torch.where(kept, 1 / roots, torch.zeros_like(roots)), vectors

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def as_tree(method: Method) -> dict[str, Any]:
     """A trained method as plain values and tensors, for a file of its own or for a part of another; see `from_tree`."""
+    first, *others = [learner.network.description() for learner in method.learners()]
     return {
         "config": method.config(),
         "parameters": method.network.architecture(),
-        "network": _description(method),
+        "network": first if all(other == first for other in others) else None,  # what all learners share
         "input_shape": method.input_shape,
         "num_data": method.num_data,
         "tensors": method.state_dict(),
@@ -91,12 +92,6 @@ def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
     if odd:
         raise FileFormatError(f"the file does not fit this network: {', '.join(odd[:3])} differ.")
     method.load_state_dict(dict(tensors))
-
-
-def _description(method: Method) -> dict[str, Any] | None:
-    """The network that all learners share, as plain values; None where they differ or it has no description."""
-    first, *others = [learner.network.description() for learner in method.learners()]
-    return first if all(other == first for other in others) else None
 
 
 def _network(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> nn.Module:

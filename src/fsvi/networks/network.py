@@ -263,7 +263,12 @@ class Network:
             if axis is not None:
                 axis = -1 if outputs.dim() == 2 else axis
                 return name, OutputLayout(axis, not found, tuple(channels_last(outputs, axis).shape[1:-1]))
-        raise HeadError(_explain(outputs, calls[-1][0] if calls else None))
+        if not calls:
+            raise HeadError("the network calls none of its linear layers: fsvi needs one that computes the outputs.")
+        raise HeadError(
+            "the network's output is not the output of a linear layer: a softmax or something else changes it after "
+            f"{calls[-1][0]!r}, so return that layer's output instead."
+        )
 
     def _moved_axis(self, x: Inputs, name: str, outputs: Tensor) -> int | None:
         """Where the channels are if the model only moves or averages the outputs of the layer `name`, else None."""
@@ -416,14 +421,3 @@ def _check_outputs(outputs: object, num: int) -> None:
         )
     if not bool(outputs.isfinite().all()):
         raise InvalidInputError("the network's output is NaN or infinite for the first inputs: check its parameters.")
-
-
-def _explain(outputs: Tensor, last: str | None) -> str:
-    if last is None:
-        return "the network calls none of its linear layers: fsvi needs one that computes the outputs."
-    for values, name in ((outputs.double(), "softmax"), (outputs.double().exp(), "log-softmax")):
-        if bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
-            return (
-                f"the network ends in a {name} after {last!r}: return the linear layer's output, the logits, instead."
-            )
-    return f"the network's output is not the output of a linear layer: something changes it after {last!r}."

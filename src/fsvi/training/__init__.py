@@ -11,23 +11,13 @@ Examples:
     epoch 2
 """
 
-from fsvi.training.callbacks import Callback, TrainingState
-from fsvi.training.fit import fit
-from fsvi.training.history import History
-from fsvi.training.loop import Stepper
-from fsvi.training.optimizers import adamw, sgd
-from fsvi.training.rates import cosine, every_step
-from fsvi.training.tasks import fit_tasks
-
-__all__ = [
-    "Callback",
-    "History",
-    "Stepper",
-    "TrainingState",
-    "adamw",
-    "cosine",
-    "every_step",
-    "fit",
-    "fit_tasks",
-    "sgd",
-]
+from fsvi.training.callbacks import Callback as Callback
+from fsvi.training.callbacks import TrainingState as TrainingState
+from fsvi.training.fit import fit as fit
+from fsvi.training.history import History as History
+from fsvi.training.loop import Stepper as Stepper
+from fsvi.training.optimizers import adamw as adamw
+from fsvi.training.optimizers import sgd as sgd
+from fsvi.training.rates import cosine as cosine
+from fsvi.training.rates import every_step as every_step
+from fsvi.training.tasks import fit_tasks as fit_tasks

@@ -218,7 +218,8 @@ class Corrupted(Context):
         images = batch[torch.randint(len(batch), (num,), device=device)]
         low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
         noisy, inverted = images + self.noise * images.std() * torch.randn_like(images), low + high - images
-        spoiled = torch.stack([noisy, _shuffled(images), inverted, _turned(images), _enlarged(images)])
+        turned = images.rot90(1, (2, 3)) if images.shape[-1] == images.shape[-2] else images.flip(2)
+        spoiled = torch.stack([noisy, _shuffled(images), inverted, turned, _enlarged(images)])
         return spoiled[torch.randint(len(spoiled), (num,), device=device), torch.arange(num, device=device)]
 
 
@@ -310,11 +311,6 @@ def _enlarged(images: Tensor) -> Tensor:
     part = torch.cat([torch.diag_embed(size.expand(-1, 2)), center[:, :, None]], 2)
     grid = F.affine_grid(part, list(images.shape), align_corners=False)
     return F.grid_sample(images.float(), grid, padding_mode="reflection", align_corners=False).to(images.dtype)
-
-
-def _turned(images: Tensor) -> Tensor:
-    square = images.shape[-1] == images.shape[-2]
-    return images.rot90(1, (2, 3)) if square else images.flip(2)
 
 
 # Points for a method --------------------------------------------------------------------------------------------------

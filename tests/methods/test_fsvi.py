@@ -213,7 +213,7 @@ def test_a_head_that_cannot_carry_the_uncertainty_is_refused(make):
 
 
 def test_a_head_that_the_features_call_too_is_refused_whenever_it_shows():
-    """It shows when data comes, and shows again when more of it does."""
+    """With no example of the inputs it shows when data comes, and shows again when more of it does."""
 
     class Recursive(nn.Module):
         def __init__(self):
@@ -224,12 +224,13 @@ def test_a_head_that_the_features_call_too_is_refused_whenever_it_shows():
             return self.fc(torch.tanh(self.fc(self.body(x))))
 
     net, x = Recursive().double(), torch.randn(4, 3, dtype=torch.float64)
+    with pytest.raises(HeadError, match=r"'fc'.*exact"):
+        fsvi_on(net, x)
     late = fsvi.FSVI(net, fsvi.Categorical(), contexts.Batch())
     for _ in range(2):
         with pytest.raises(HeadError, match=r"'fc'.*exact"):
             loss_of(late, x, LABELS)
     method = fsvi_on(net, x, linearize="exact")
-    method.check_inputs(x)
     q = explicit(net, dict(method.net.named_parameters()), method.posterior.stds(), x)
     p = MultivariateNormal(torch.zeros_like(q.mean), (0.5 + NUGGET) * torch.eye(len(q.mean), dtype=torch.float64))
     torch.testing.assert_close(method.function_kl(x), kl_divergence(q, p))

@@ -127,7 +127,7 @@ def test_the_fit_s_objective_is_the_divergence_of_the_prior_from_the_generator()
 def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     """4,000 draws at the prior's latent: a covariance has the standard error √((k_ii k_jj + k_ij²)/4000) ≤ 0.023 with
     unit variances, to which the generator's own error of at most 0.05 is added."""
-    torch.manual_seed(4)
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
     prior = GaussianProcess(RBF(1.0))
     method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior=prior, num_latents=10, num_prior_steps=300)

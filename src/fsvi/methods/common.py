@@ -16,7 +16,7 @@ from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.network import Network
-from fsvi.validation import check_count, check_type
+from fsvi.validation import check_count, check_inputs, check_type
 
 _EXAMPLES = 512
 """training inputs that a prior looks at"""
@@ -48,7 +48,10 @@ def check_closed_form(method: str, likelihood: Likelihood) -> None:
 
 
 class FunctionSpaceMethod(Method):
-    """A method with a prior over functions, which is compared with the network's functions at points of a context."""
+    """A method with a prior over functions, which is compared with the network's functions at points of a context.
+
+    A subclass's constructor ends with `self.build(self._examined())`.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,18 @@ class FunctionSpaceMethod(Method):
         self.context, self.prior = own_context(context), copy.deepcopy(prior)
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = check_kl_weight(kl_weight)
+
+    def _examined(self) -> Network:
+        """The network, with its last layer found on points of the context if it has any before training."""
+        example = None if self.context is None else self.context.example()
+        if example is None:
+            return self.network
+        try:
+            return self.network.examined(check_inputs(example, self.dtype))
+        except HeadError:
+            raise
+        except InvalidInputError as error:
+            raise InvalidInputError(f"points of the context do not fit the network: {error}") from error
 
     def build(self, network: Network) -> None:
         """Bind the prior to the network."""

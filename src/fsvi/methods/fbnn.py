@@ -75,7 +75,7 @@ class FBNN(FunctionSpaceMethod):
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
         self.stds = check_stds(stds, Stds(0.05))
-        self.build(self.network)
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make q."""

@@ -65,7 +65,7 @@ class FSEB(FunctionSpaceMethod):
         super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.prior_variance = check_variance(prior_variance)
         self.nugget = check_positive("nugget", nugget)
-        self.build(self.network)
+        self.build(self._examined())
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`, and the weighted negative log density of the function at context points."""

@@ -95,7 +95,7 @@ class FSVI(FunctionSpaceMethod):
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds())
-        self.build(self.network)
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make q. The last layer must be trainable and independent of the rest."""

@@ -93,7 +93,7 @@ class SPG(FunctionSpaceMethod):
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
-        self.build(self.network)
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""

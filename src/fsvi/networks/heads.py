@@ -71,9 +71,9 @@ def recording(module: nn.Module) -> Iterator[list[Tensor]]:
         yield inputs
 
 
-def skipping(module: nn.Module) -> AbstractContextManager[Any]:
-    """Let `module` return its input."""
-    return module.register_forward_hook(lambda _, args, out: args[0])
+def replacing_output(module: nn.Module, value: Any = None) -> AbstractContextManager[Any]:
+    """Let `module` return `value`, or its input if that is None."""
+    return module.register_forward_hook(lambda _, args, out: args[0] if value is None else value.clone())
 
 
 def _is_head(layer: nn.Module) -> bool:

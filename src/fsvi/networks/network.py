@@ -15,7 +15,7 @@ from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calls import Output, call, dropping, evaluating, repeatable, unwrap
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.description import describe
-from fsvi.networks.devices import forked_random, moved, seed_random
+from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
     Head,
     OutputLayout,
@@ -26,14 +26,14 @@ from fsvi.networks.heads import (
     head_axis,
     head_layers,
     recording,
-    skipping,
+    replacing_output,
 )
 from fsvi.networks.parameters import Norm, freeze_parameters, hold_padding_rows, initialize, is_dense_stack
 from fsvi.validation import check_type, first_line
 
 _TOLERANCE = 0.02
 """How far outputs may be from those of a plain linear layer, relative to the largest: rounding in half precision."""
-_NOT_PLAIN = "the output is not that of {head!r} as a plain linear layer, features @ weight.T + bias: {reason}."
+_NOT_PLAIN = "the last layer {head!r} is not a plain linear layer, features @ weight.T + bias, because {reason}."
 _FUNCTION = {"function": True}
 """Stands in a file for an `output` that is a function, which a file cannot hold."""
 _ROWS = 256
@@ -158,7 +158,7 @@ class Network:
             return x.select(features), x.select(outputs)
         axis = self.layout.axis
         if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
-            with repeatable(lambda: skipping(self.linear)):
+            with repeatable(lambda: replacing_output(self.linear)):
                 features = channels_last(self._returned(x, tensors), axis)
             own = tensors if tensors is not None else {}
             return features, apply_head(features, *(own.get(name, p) for name, p in self._head_parameters()))
@@ -250,8 +250,9 @@ class Network:
             raise HeadError(f"head={self.head!r} does not compute the network's output; {name!r} does.")
         other = copy.copy(self)
         other.head, other.head_names, other.layout = name, self._names_of(name), layout
+        other._check_untouched(outputs, x)
         other.is_reused = sum(called == name for called, _ in calls) > 1
-        other._check_head(x)
+        other._check_plain(x)
         return other
 
     def _find(self, x: Inputs, calls: list[tuple[str, Tensor]], outputs: Tensor) -> tuple[str, OutputLayout]:
@@ -274,7 +275,7 @@ class Network:
         """Where the channels are if the model only moves or averages the outputs of the layer `name`, else None."""
         layer = self.module.get_submodule(name)
         try:
-            with evaluating(self.module), torch.no_grad(), skipping(layer):
+            with evaluating(self.module), torch.no_grad(), replacing_output(layer):
                 features = self._returned(x)
         except Exception:  # the model may check what it gets in any way
             return None
@@ -303,35 +304,61 @@ class Network:
                 f"the network does not accept inputs of {describe_inputs(x)}: {first_line(error)}."
             ) from error
 
-    def _check_head(self, x: Inputs) -> None:
-        """Refuse outputs that are not F.linear(features, weight, bias) for any weight, in eval or training mode.
+    def _check_untouched(self, outputs: Tensor, x: Inputs) -> None:
+        """Replace the head's output by large numbers, which detects a softmax, clamp or dropout after the head."""
+        generator = torch.Generator().manual_seed(0)
+        with evaluating(self.module), dropping(self.module), torch.no_grad(), forked_random(self.device):
+            if self.layout.is_moved:
+                untouched = self._moves_all_alike(x, generator)
+            else:
+                probe = 1e3 * torch.randn(outputs.shape, generator=generator).to(outputs)
+                with replacing_output(self.linear, probe):
+                    untouched = torch.equal(self._returned(x), probe)
+        if not untouched:
+            raise HeadError(
+                f"the network's output is not the output of a linear layer: something changes it after {self.head!r}, "
+                "so return that layer's output instead."
+            )
 
-        Large drawn parameters show a softmax or a clamp after the head too, small ones what the layer adds; and dropout
-        is on.
-        """
-        odd = {name for name, _ in self.linear.named_parameters()} - {"weight", "bias"}
-        if odd or "weight" not in self.linear._parameters:
+    def _moves_all_alike(self, x: Inputs, generator: torch.Generator) -> bool:
+        """Whether what follows the head treats large features and outputs alike: move(head(Φ)) = head(move(Φ))."""
+        with recording(self.linear) as inputs:
+            self._returned(x)
+        probe = 1e3 * torch.randn(inputs[-1].shape, generator=generator).to(inputs[-1])
+        values = self.linear(probe)
+        with replacing_output(self.linear, probe):
+            features = channels_last(self._returned(x), self.layout.axis)
+        with replacing_output(self.linear, values):
+            outputs = channels_last(self._returned(x), self.layout.axis)
+        expected = apply_head(features, *(p for _, p in self._head_parameters()))
+        return torch.allclose(outputs, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+
+    def _check_plain(self, x: Inputs) -> None:
+        """Refuse a head that is not F.linear(features, weight, bias) for any weight, in eval or training mode."""
+        linear = self.linear
+        odd = {name for name, _ in linear.named_parameters()} - {"weight", "bias"}
+        if odd or "weight" not in linear._parameters:
             raise HeadError(_NOT_PLAIN.format(head=self.head, reason="its weight is computed from other parameters"))
-        for training, scale in ((False, 1e3), (True, 1.0)):
-            generator = torch.Generator().manual_seed(0)
-            drawn = {
-                name: scale * torch.randn(p.shape, generator=generator).to(p) / p[0].numel() ** 0.5
-                for name, p in self._head_parameters()
-            }
-            with evaluating(self.module), dropping(self.module), torch.no_grad(), forked_random(self.device):
-                self.linear.train(training)
-                seed_random(0, self.device)
+        for training in (False, True):
+            drawn = self._drawn_head()
+            with evaluating(self.module), torch.no_grad(), forked_random(self.device):
+                linear.train(training)
                 features, outputs = self.with_features(x, drawn)
-                if self.layout.is_moved:
-                    seed_random(0, self.device)  # dropout in the layers before the head is the same again
-                    outputs = self(x, drawn)
-            expected = apply_head(features, *drawn.values())
-            if not torch.allclose(outputs, expected, rtol=0, atol=_TOLERANCE * float(expected.abs().max())):
-                reason = f"the {type(self.linear).__name__} computes something else, or something changes its output"
-                raise HeadError(_NOT_PLAIN.format(head=self.head, reason=reason))
+                outputs = self(x, drawn) if self.layout.is_moved else outputs
+            expected = apply_head(features, *(drawn[name] for name in self.head_names))
+            tolerance = _TOLERANCE * float(expected.abs().max())
+            if not torch.allclose(outputs, expected, rtol=0, atol=tolerance):
+                kind = type(linear).__name__
+                raise HeadError(_NOT_PLAIN.format(head=self.head, reason=f"{kind} computes something else"))
 
     def _head_parameters(self) -> list[tuple[str, Tensor]]:
         return list(zip(self.head_names, self.linear.parameters(), strict=True))
+
+    def _drawn_head(self) -> dict[str, Tensor]:
+        """Random parameters of the head, the same in every call; zeros would hide what the layer computes."""
+        generator = torch.Generator().manual_seed(0)
+        own = self._head_parameters()
+        return {name: torch.randn(p.shape, generator=generator).to(p) / p[0].numel() ** 0.5 for name, p in own}
 
     # Parameters and files -------------------------------------------------------------------------------------------
 

@@ -57,6 +57,10 @@ class Context(Configurable, ABC):
     def prepare(self, x: Tensor) -> None:
         """Look at training inputs `x` before training starts."""
 
+    def example(self) -> Tensor | None:
+        """Two points if they can be drawn before any data is seen; otherwise None."""
+        return None
+
     def fingerprint(self) -> Any:
         """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
         own = {name: value for name, value in vars(self).items() if name in self._transient}
@@ -102,6 +106,11 @@ class Uniform(Context):
             low, high = x.amin(0), x.amax(0)
             margin = self.widen * (high - low)
             self._bounds = low - margin, high + margin
+
+    def example(self) -> Tensor | None:
+        """Two points of the box, if the bounds say what shape an input has."""
+        has_shape = self._bounds is not None and self._bounds[0].dim() > 0
+        return self.sample(2, self._bounds[0][None]) if has_shape else None  # type: ignore[index]
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Independent uniform points."""
@@ -164,6 +173,10 @@ class Dataset(Context):
         if not all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
+
+    def example(self) -> Tensor | None:
+        """The first points."""
+        return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""
@@ -250,6 +263,10 @@ class Mixture(Context):
     def fingerprint(self) -> list[Any]:
         """The checksums of all parts."""
         return [context.fingerprint() for context in self.contexts]
+
+    def example(self) -> Tensor | None:
+        """Two points of the first part that can draw them."""
+        return next((e for e in (context.example() for context in self.contexts) if e is not None), None)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """The points of all parts, concatenated."""

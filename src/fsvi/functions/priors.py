@@ -233,7 +233,10 @@ class Empirical(_NetworkPrior):
         if source is not None:
             is_method = isinstance(getattr(source, "network", None), Network)
             trained = source.get_submodule("net") if is_method else source
-            _check_same_parameters(net, trained)
+            own, given = ({name: p.shape for name, p in each.named_parameters()} for each in (net, trained))
+            odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+            if odd:
+                raise InvalidInputError(f"the prior's network differs from the method's in {', '.join(odd[:3])}.")
             net.load_state_dict(trained.state_dict())
         self._become(net, dict.fromkeys(names, math.sqrt(self.variance)), network, linearize)
         if isinstance(posterior, MeanField):
@@ -242,10 +245,3 @@ class Empirical(_NetworkPrior):
     def forget_source(self) -> None:
         """Keep the copied parameters only, so that the source, and the sources of its own prior, can be freed."""
         self._source = (None,)
-
-
-def _check_same_parameters(net: nn.Module, trained: nn.Module) -> None:
-    own, given = ({name: p.shape for name, p in each.named_parameters()} for each in (net, trained))
-    if own != given:
-        odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
-        raise InvalidInputError(f"the prior's network differs from the method's in {', '.join(odd[:3])}.")

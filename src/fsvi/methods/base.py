@@ -397,12 +397,7 @@ class Method(Configurable, nn.Module, ABC):
 
     @classmethod
     def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
-        """Build a method from the settings in its `config`.
-
-        Args:
-            settings: The settings.
-            transient: The network, as `net`, and what else is not saved.
-        """
+        """Build a method from the settings in its `config`; `transient` has the network, as `net`."""
         own = {name: value for name, value in settings.items() if name != "network"}
         net = Network.from_settings(settings["network"], transient.pop("net"))
         return super()._from_settings(own, net=net, **transient)

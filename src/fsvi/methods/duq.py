@@ -110,7 +110,12 @@ class DUQ(Method):
         if y.is_floating_point():
             raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
         penalized = self.gradient_penalty > 0
-        x = _differentiable(x) if penalized else x
+        if penalized and (not isinstance(x, Tensor) or not x.is_floating_point()):
+            raise InvalidInputError(
+                f"DUQ's gradient penalty needs inputs in one tensor of real numbers, not {describe_inputs(x)}: set "
+                "gradient_penalty=0."
+            )
+        x = x.detach().requires_grad_(True) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
         self._count(embeddings.detach(), y)
@@ -168,12 +173,3 @@ def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
     """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs."""
     (gradient,) = torch.autograd.grad(kernels.sum(), x, create_graph=True)
     return (gradient.flatten(1).square().sum(1) - 1).square().mean()
-
-
-def _differentiable(x: Tensor) -> Tensor:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise InvalidInputError(
-            f"DUQ's gradient penalty needs inputs in one tensor of real numbers, not {describe_inputs(x)}: set "
-            "gradient_penalty=0."
-        )
-    return x.detach().requires_grad_(True)

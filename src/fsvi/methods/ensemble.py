@@ -104,10 +104,5 @@ class Ensemble(Composite):
 
     @classmethod
     def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Ensemble:
-        """Build the members from their settings.
-
-        Args:
-            settings: The settings.
-            transient: The network.
-        """
+        """Build the members from their settings."""
         return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])

@@ -160,8 +160,7 @@ class Network:
         if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
             with repeatable(lambda: replacing_output(self.linear)):
                 features = channels_last(self._returned(x, tensors), axis)
-            own = tensors if tensors is not None else {}
-            return features, apply_head(features, *(own.get(name, p) for name, p in self._head_parameters()))
+            return features, apply_head(features, *((tensors or {}).get(n, p) for n, p in self._head_parameters()))
         with recording(self.linear) as inputs:
             outputs = self._returned(x, tensors)
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)

@@ -93,7 +93,8 @@ class MeanField(nn.Module):
         own = {name: p for name, p in module.named_parameters() if name in stds}
         self.layout = FlatLayout({name: p.shape for name, p in own.items()})
         self.lr_scale = lr_scale
-        self._owners = [_owner(module, name) for name in self.layout.shapes]
+        places = [name.rpartition(".") for name in self.layout.shapes]
+        self._owners = [(module.get_submodule(prefix), own) for prefix, _, own in places]
         like = next(iter(own.values()))
         initial = self.initial(stds)
         filled = [torch.full((p.numel(),), initial[name]) for name, p in own.items()]
@@ -194,12 +195,6 @@ def mean_field(
         if stochastic != "all":
             names = matching_names(network.module, stochastic, names, network.head_names)
     return family(network.module, stds.initial(names, network), stds.lr_scale)
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The layer that holds a parameter, and the parameter's name there."""
-    prefix, _, own = name.rpartition(".")
-    return module.get_submodule(prefix), own
 
 
 def _free_entries(module: nn.Module, layout: FlatLayout) -> Tensor | None:

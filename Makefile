@@ -6,6 +6,7 @@ DOCS := $(VENV)/.docs-installed
 PEERS := $(VENV)/.peers-installed
 
 # Two test workers with one thread each: they do not compete for cores, and sums do not depend on the thread count.
+# A file is one worker's: what its tests share, such as trained methods, is made once.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 	$(BIN)/python -m paper demo --out demo
 
 test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for more options)
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "not data and not gallery" $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not data and not gallery" $(PYTEST_ARGS)
 
 test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import stand_in
 from fsvi.networks import ResNet
+from fsvi.networks.resnet import Residual
 
 for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
     os.environ[name] = "http://127.0.0.1:9"
@@ -89,6 +90,13 @@ def _normalised(norm: nn.Module) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 2))
 
 
+def _residual() -> nn.Sequential:
+    first, second = nn.Conv2d(4, 6, 3, 2, padding=1, bias=False), nn.Conv2d(6, 6, 3, padding=1, bias=False)
+    block = Residual([first, nn.BatchNorm2d(6), nn.ReLU(), second, nn.BatchNorm2d(6)], 4, 6, stride=2)
+    stem = [nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()]
+    return nn.Sequential(*stem, block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2))
+
+
 ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)), (3,)),
     "no_bias": (lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2, bias=False)), (3,)),
@@ -106,6 +114,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "group_norm": (lambda: _normalised(nn.GroupNorm(2, 4)), (2, 6, 6)),
     "layer_norm": (lambda: _normalised(nn.LayerNorm((4, 4, 4))), (2, 6, 6)),
     "batch_norm": (lambda: _normalised(nn.BatchNorm2d(4)), (2, 6, 6)),
+    "residual": (_residual, (3, 8, 8)),
     "resnet18": (lambda: ResNet(18, 3, 2), (3, 8, 8)),
 }
 

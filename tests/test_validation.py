@@ -26,7 +26,7 @@ def test_a_data_frame_becomes_a_tensor():
 def test_tensors_that_are_not_dense_are_refused():
     rows = torch.eye(2)
     for odd in (rows.to("meta"), rows.to_sparse(), torch.nested.nested_tensor([rows[0], rows[1, :1]])):
-        with pytest.raises(InvalidInputError, match="x is a tensor .*: give a dense tensor with values"):
+        with pytest.raises(InvalidInputError, match=r"x is a tensor .*: give a dense tensor with values"):
             validation.as_tensor("x", odd)
 
 

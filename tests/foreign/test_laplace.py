@@ -3,6 +3,7 @@
 Biases have a Kronecker block of their own there and share their layer's here, so "kron" is compared without biases.
 """
 
+import importlib
 import math
 import os
 
@@ -13,11 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi_cases import laplace_moments
-
-if os.environ.get("CI"):  # where a skipped comparison would go unnoticed
-    import laplace as foreign
-else:
-    foreign = pytest.importorskip("laplace", reason="laplace-torch is not installed: run `make test`")
 
 NAMES = {"last_layer": ("last_layer", "full"), "kron": ("all", "kron"), "diagonal": ("all", "diag")}
 STRUCTURES = pytest.mark.parametrize("structure", NAMES)
@@ -42,6 +38,13 @@ def convolutional(outputs, bias):
 NETWORKS = pytest.mark.parametrize("network", [dense, convolutional])
 
 
+def foreign():
+    """The other library, which takes seconds to import."""
+    if os.environ.get("CI"):  # where a skipped comparison would go unnoticed
+        return importlib.import_module("laplace")
+    return pytest.importorskip("laplace", reason="laplace-torch is not installed: run `make test`")
+
+
 def both(network, structure, likelihood, y):
     """Our method and theirs around the same network, and new inputs."""
     outputs = int(y.max()) + 1 if y.dim() == 1 else y.shape[1]
@@ -54,7 +57,7 @@ def both(network, structure, likelihood, y):
     if y.dim() == 2:
         settings["sigma_noise"] = torch.tensor(NOISE).double()
     task = "classification" if y.dim() == 1 else "regression"
-    theirs = foreign.Laplace(net, task, subset_of_weights=subset, hessian_structure=kind, **settings)
+    theirs = foreign().Laplace(net, task, subset_of_weights=subset, hessian_structure=kind, **settings)
     theirs.fit(DataLoader(TensorDataset(x, y), batch_size=8))
     return ours, theirs, new
 

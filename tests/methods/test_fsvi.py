@@ -130,8 +130,8 @@ def test_the_monte_carlo_error_falls_as_the_root_of_the_number_of_draws(stochast
     ("name", "linearize", "stochastic"),
     [
         *(("batch_norm", mode, stochastic) for mode in MODES for stochastic in ("all", "last_layer")),
-        ("resnet18", "jvp", "all"),
-        ("resnet18", "conditional", "last_layer"),
+        ("residual", "jvp", "all"),
+        ("residual", "conditional", "last_layer"),
     ],
 )
 def test_a_step_leaves_running_statistics_as_the_likelihood_pass_alone(make, name, linearize, stochastic):

@@ -22,7 +22,7 @@ def noiseless(net, **settings):
     return method
 
 
-@pytest.mark.parametrize("name", ["mlp", "depthwise", "batch_norm", "resnet18", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "depthwise", "batch_norm", "residual", "transformer"])
 @pytest.mark.parametrize("prior_variance", [None, 0.3])
 def test_unit_factors_without_noise_are_map(make, name, prior_variance):
     net, x = make(name)

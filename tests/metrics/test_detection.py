@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods.duq import KernelPredictive
@@ -17,6 +16,8 @@ def scores(request):
 
 
 def test_against_torchmetrics(scores):
+    from torchmetrics.functional.classification import binary_auroc, binary_average_precision  # takes seconds
+
     both, is_out = torch.cat(scores).sigmoid(), torch.tensor([0] * 60 + [1] * 90)
     found = ood(*scores)
     assert found.auroc == pytest.approx(float(binary_auroc(both, is_out)), rel=1e-6) == auroc(is_out, both)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.parquet  # noqa: F401
 
 import fsvi
-from fsvi.scoring import files, scorers
+from fsvi.scoring import scorers
 from fsvi.scoring.scorers import TableScorer
 
-whole, score_file = TableScorer.parts, files._score
+whole = TableScorer.parts
 
 
 def forked(work) -> int:
@@ -50,24 +50,6 @@ def slow(self, path, keep, tell):
     return whole(self, path, keep, tell)
 
 
-def with_workers(model: Path, data: Path, folder: Path) -> None:
-    """Two workers, in which this module is imported for `deadly`."""
-    files._score = deadly
-    report = fsvi.predict_files(model, data, folder / "out", jobs=2, tell=lambda _: None)
-    print(report, report.failures())
-
-
-def deadly(job, waits):
-    """Kills its process at one file, after the other one is written."""
-    if job.path.name == os.environ["FSVI_KILL"]:
-        for _ in range(6000):  # at most a minute
-            if (job.path.parents[1] / "out" / "part-0.parquet").exists():
-                break
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return score_file(job, waits)
-
-
 def main(folder: Path) -> None:
     scorers.ROWS = 5
     TableScorer.parts = dying
@@ -79,7 +61,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "worker":
-        with_workers(*map(Path, sys.argv[2:]))
-    else:
-        main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))

@@ -1,7 +1,9 @@
 import gzip
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import fsvi
 import fsvi.scoring.scorers as scorers
 from fsvi.errors import InvalidInputError
+from fsvi.scoring import files
 from fsvi.scoring.scorers import TableScorer
 
 ROWS = 40
@@ -147,15 +150,20 @@ def test_two_calls_at_once_share_the_files(models, interrupted):
     assert score(models, interrupted / "data", interrupted / "shared").found == 3
 
 
-def test_a_worker_that_dies_costs_its_file(models, data, tmp_path):
-    """The process that scores part-1 is killed in every attempt; see `dying` in kill.py."""
+def deadly(job, waits):
+    """Kills its process at one file, in every attempt, once the other file is written."""
+    if job.path.name == "part-1.parquet":
+        while not (job.path.parents[1] / "out" / "part-0.parquet").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return files._score(job, waits)
+
+
+def test_a_worker_that_dies_costs_its_file(models, data, tmp_path, monkeypatch):
     (data / "part-2.parquet").unlink()
-    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(fsvi.__file__).parents[1])])
-    command = [sys.executable, str(Path(__file__).with_name("kill.py")), "worker", models / "0.fsvi", data, tmp_path]
-    env = {**os.environ, "PYTHONPATH": path, "FSVI_KILL": "part-1.parquet"}
-    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert f"{ROWS} rows" in done.stdout and "part-1.parquet: its process was killed" in done.stdout
+    monkeypatch.setattr(files, "_score", deadly)  # in this process; workers have their own
+    report = score(models, data, tmp_path / "out", jobs=2)
+    assert report.rows == ROWS and "part-1.parquet: its process was killed" in report.failures()
     assert set(content(tmp_path / "out")) == {"part-0.parquet"}
 
 

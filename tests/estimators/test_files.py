@@ -96,7 +96,11 @@ def test_wrong_files_are_named(tmp_path):
     ("place", "value", "said"),
     [
         ("estimator settings num_samples", 10**9, "num_samples=1000000000"),
-        ("learned num_samples", 10**9, "num_samples=1000000000"),
+        ("learned num_samples", 10**9, "'num_samples', which no estimator has"),
+        ("learned seed_", "x", "cannot use"),
+        ("learned classes_", ["no"], "1 labels"),
+        ("learned classes_", [["no"], ["yes"]], "2 labels"),
+        ("learned classes_", ["no", 1], "2 labels"),
         ("learned target_name_", [], "not a name"),
         ("learned scaler_ settings mean", [0.0] * 3, "scales 3"),
     ],

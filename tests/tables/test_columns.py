@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
 from fsvi.tables import Table
 from fsvi.tables.columns import MOST_CATEGORIES, CategoryColumn, DateColumn, NumberColumn, detect_kind
@@ -100,3 +101,9 @@ def test_kinds_are_detected(values, read_numbers, kind):
 def test_columns_come_back_from_their_configuration(column):
     again = Configurable.from_config(column.config())
     assert vars(again) == vars(column)
+
+
+def test_more_levels_than_training_makes_are_refused():
+    """Only a forged file has them; their one-hot codes would take gigabytes."""
+    with pytest.raises(InvalidInputError, match="column 'b' has 30000 levels"):
+        CategoryColumn("b", [str(level) for level in range(30_000)], [], has_missing=False)

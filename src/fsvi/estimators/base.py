@@ -319,6 +319,8 @@ class Estimator(Configurable, BaseEstimator):  # type: ignore[misc]
                 raise FileFormatError(f"{path} holds a {type(estimator).__name__}, not a {cls.__name__}.")
             model: Any = estimator
             for name, value in tree["learned"].items():
+                if name.startswith("_") or not name.endswith("_"):
+                    raise FileFormatError(f"{path} has the learned value {name!r}, which no estimator has.")
                 if name in ("classes_", "feature_names_in_"):
                     value = np.array(value, dtype=object if isinstance(value[0], str) else None)
                 vars(model)[name] = Configurable.from_config(value) if isinstance(value, Mapping) else value
@@ -333,6 +335,11 @@ class Estimator(Configurable, BaseEstimator):  # type: ignore[misc]
                 net = with_distance(network, columns, (model.settings or {}).get("num_features", NUM_FEATURES))
             model.history_ = History(**tree["history"])
             model.method_ = from_tree(tree["method"], path, net)
+            labels, num_outputs = tree["learned"].get("classes_"), model.method_.network.num_outputs
+            kinds = {type(label) for label in labels or ()}
+            if labels is not None and (len(labels) != num_outputs or kinds not in ({str}, {int}, {float}, {bool})):
+                raise FileFormatError(f"{path} has {len(labels)} labels that do not fit the network's outputs.")
+            model._calibrated(model._predict(torch.zeros(1, columns, dtype=torch.float64), 1))  # shows forged values
         return model
 
     def __sklearn_tags__(self) -> Any:

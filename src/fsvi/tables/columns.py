@@ -140,6 +140,8 @@ class CategoryColumn(Column):
         self.name, self.levels, self.rare, self.has_missing = name, list(levels), list(rare), has_missing
         if not all(isinstance(level, str) for level in (*self.levels, *self.rare)):
             raise InvalidInputError(f"column {name!r} has a category that is not text.")
+        if len(self.levels) > MOST_CATEGORIES:
+            raise InvalidInputError(f"column {name!r} has {len(self.levels)} levels: at most {MOST_CATEGORIES} can be.")
         self._index = {level: index for index, level in enumerate(self.levels)}
         self._index |= dict.fromkeys(self.rare, len(self.levels))
 

@@ -20,7 +20,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions import contexts
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant
-from fsvi.inputs import Inputs
+from fsvi.inputs import Inputs, concatenate
 from fsvi.likelihoods import Categorical, CategoricalPredictive
 from fsvi.methods import Ensemble, Laplace, Method, make_method
 from fsvi.networks import cnn
@@ -38,9 +38,22 @@ _BINS = 30
 _PERCENTS = tuple(range(0, 100, 5))
 _REFERRED = (50, 70)
 """Shares of referred inputs in percent: those of the curves, and those of the paper's table."""
+FIXED_MEAN = "fsvi-fixed-mean"
+_FIXED_MEAN_WEIGHT = 0.03
+_FIXED_MEAN_FIT = MappingProxyType({"epochs": 6, "batch_size": 512, "lr": 0.1})
+_ROWS, _AREA = 6000, 0.8
+"""Training images whose parts FSVI with a fixed mean sees, and the smallest share of their area."""
+_POINTS, _CHUNK = 4000, 100
+"""Its context points, and how many are drawn at a time."""
 
 FSVI_SETTINGS = MappingProxyType(
-    {"prior": Constant(10.0), "num_context": 8, "num_samples": 5, "kl_weight": 1 / 128, "stochastic": "last_layer"}
+    {
+        "prior": Constant(10.0),
+        "num_context": 8,
+        "num_samples": 5,
+        "kl_weight": 1 / 128,
+        "stochastic": "last_layer",
+    }
 )
 """FSVI's settings for the paper's CNN on gray images, chosen on FashionMNIST; they do for texts, too."""
 
@@ -101,10 +114,12 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         return list(zip(augmented, self.y[indices], strict=True))
 
 
-def half_batch(other: Context) -> tuple[Context, list[str]]:
+def half_batch(order: Order, other: Context) -> tuple[Context, list[str]]:
     """Half of the points come from the minibatch, and a note says so. There the prior bounds the logits of the data,
-    too, which keeps a classifier calibrated late in training.
+    too, which keeps a classifier calibrated late in training; with a fixed mean there is nothing to bound.
     """
+    if order.member == FIXED_MEAN:
+        return other, []
     half = contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
     return half, ["half of the context points are from the minibatch"]
 
@@ -133,8 +148,10 @@ def make_context(
             f"context {name!r} is also a test set of this task, so its results would be meaningless: "
             f"choose another context, such as {next(iter(GENERATED))!r}."
         )
+    if name in ("batch", "corrupted"):
+        return GENERATED[name](), [], []
     if name in GENERATED:
-        context, notes = half_batch(GENERATED[name]()) if name == "monochrome" else (GENERATED[name](), [])
+        context, notes = half_batch(order, GENERATED[name]())
         return context, [], notes
     check_choice("context", name, [*GENERATED, *(each for each in data.names() if each not in ood)])
     source = data.load(name, _context_split(name))
@@ -142,7 +159,7 @@ def make_context(
         points = normalize(source.x)
     except InvalidInputError as error:
         raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
-    context, notes = half_batch(contexts.Dataset(points))
+    context, notes = half_batch(order, contexts.Dataset(points))
     return context, [source], notes
 
 
@@ -154,10 +171,14 @@ def _context_split(name: str) -> Split:
 
 
 def make_classifier(
-    order: Order, network: Callable[[], nn.Module], context: Context | None, own: Mapping[str, Mapping[str, Any]]
+    order: Order,
+    network: Callable[[], nn.Module],
+    context: Context | None,
+    own: Mapping[str, Mapping[str, Any]],
 ) -> Callable[..., Method]:
     """A function that makes the ordered method, from a new network or from the trained method that it is given."""
-    settings = {**own.get(order.member, {}), **order.settings}
+    fixed_mean = {"kl_weight": _FIXED_MEAN_WEIGHT} if order.method == FIXED_MEAN else {}
+    settings = {**fixed_mean, **own.get(order.member, {}), **order.settings}
 
     def make(*trained: Method) -> Method:
         net = trained[0].network.module if trained else network
@@ -278,21 +299,23 @@ def image_experiment(
 def started(experiment: Experiment, order: Order, is_warm: bool = False) -> Experiment:
     """The experiment with the trained networks that its method starts from.
 
-    An ensemble joins three runs of its members' method, with seeds of their own. With a warm start, Laplace
-    approximates the posterior around the MAP of the same seed, and every other method but MAP itself starts from its
-    network and is trained with the experiment's settings of `fit`; FSVI with a fixed mean always does.
+    An ensemble joins three runs of its members' method, with seeds of their own. FSVI with a fixed mean keeps the
+    function of the MAP of the same seed. With a warm start, Laplace approximates the posterior around that MAP, and
+    every other method but MAP itself starts from its network and is trained with the experiment's settings of `fit`.
     """
     if order.member != order.method:
         seeds = range(_MEMBERS * order.seed, _MEMBERS * (order.seed + 1))
         members = [replace(order, method=order.member, seed=seed) for seed in seeds]
         return _ready(experiment, members, lambda *found: Ensemble.of(found), "an ensemble of runs of its own seeds")
-    if order.method == "map" or not (is_warm or order.method == "fsvi-fixed-mean"):
-        return experiment
     start = [replace(order, method="map", context=None)]
+    notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
+    if order.method == FIXED_MEAN:
+        return _with_fixed_mean(replace(experiment, starts=start, notes=notes), order.seed)
+    if order.method == "map" or not is_warm:
+        return experiment
     if order.method == "laplace":
         around = partial(Laplace.from_trained, data=experiment.data, **order.settings)
         return _ready(experiment, start, around, "around the trained MAP")
-    notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
     return replace(experiment, starts=start, notes=notes)
 
 
@@ -303,3 +326,29 @@ def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) ->
         return make(*trained) if trained else experiment.make()
 
     return replace(experiment, make=made, starts=starts, trains=False, notes=[*experiment.notes, note])
+
+
+def _with_fixed_mean(experiment: Experiment, seed: int) -> Experiment:
+    """The likelihood is on rows that MAP has not seen: held-out texts, or parts of training images, because MAP is too
+    sure of the images themselves. The context is drawn once, so that features are computed once, too.
+    """
+    x = experiment.data[0]
+
+    def make(*trained: Method) -> Method:
+        method: Any = experiment.make(*trained)
+        if not trained:
+            return method
+        chunks = [x[torch.randint(len(x), (_CHUNK,))] for _ in range(_POINTS // _CHUNK)]
+        method.context.prepare(x)
+        method.context = contexts.Dataset(concatenate([method.context.sample(_CHUNK, chunk) for chunk in chunks]))
+        return method
+
+    def unseen(x: Any, y: Tensor) -> tuple[Any, Tensor]:
+        if not isinstance(x, Tensor):
+            return experiment.validation()  # type: ignore[misc]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            rows = torch.cat([torch.randperm(len(x)) for _ in range(math.ceil(_ROWS / len(x)))])[:_ROWS]
+            return data.cropped(x[rows], _AREA), y[rows]
+
+    return replace(experiment, make=make, dataset=unseen, fit_settings=_FIXED_MEAN_FIT)

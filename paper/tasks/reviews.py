@@ -98,7 +98,7 @@ def reviews(order: Order) -> Experiment:
         return Bundle(vocabulary.encode(held_out, effort.length)), labels
 
     fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
-    context, mixed = half_batch(_CONTEXTS[order.context](x)) if order.context else (None, [])
+    context, mixed = half_batch(order, _CONTEXTS[order.context](x)) if order.context else (None, [])
     make = make_classifier(order, network, context, _SETTINGS)
     part = (
         [f"subset: {effort.texts:,} training texts and {effort.test_texts:,} of each test set"] if effort.texts else []

@@ -13,13 +13,14 @@ from paper.tasks.registry import TASKS
 from pictures import pretend
 
 
+@pytest.mark.parametrize("method", ["fsvi", "fsvi-fixed-mean"])
 @pytest.mark.parametrize("name", ["kmnist", "monochrome", "corrupted", None])
-def test_mixed_contexts_say_so(monkeypatch, name):
+def test_mixed_contexts_say_so(monkeypatch, name, method):
     pretend(monkeypatch)
-    order = Order("fashion-mnist", "fsvi", context=name)
+    order = Order("fashion-mnist", method, context=name)
     context, _, notes = make_context(order, data.Normalize((0.5,), (0.5,)), ())
     is_mixed = isinstance(context, fsvi.contexts.Mixture)
-    assert is_mixed == (name in ("kmnist", "monochrome"))
+    assert is_mixed == (name in ("kmnist", "monochrome") and method == "fsvi")
     assert notes == ["half of the context points are from the minibatch"] * is_mixed
 
 

@@ -10,6 +10,7 @@ from paper.experiment import Order
 from paper.records import result_path
 from paper.runs import model_path, run
 from paper.tasks import cifar10 as recipe
+from paper.tasks import images
 from paper.tasks.registry import TASKS
 from paper.tuning import tune
 from paper.whitened_cnn import whitened_cnn
@@ -46,6 +47,7 @@ def test_what_each_method_starts_from(small):
     assert starts("ensemble:map", 1) == ([("map", 3, "desk"), ("map", 4, "desk"), ("map", 5, "desk")], False)
     quick = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="monochrome"))
     assert quick.starts == ()
+    assert starts("fsvi-fixed-mean", 1, "corrupted") == ([("map", 1, "desk")], True)
 
 
 @pytest.mark.parametrize("context", ["monochrome", "corrupted"])
@@ -71,6 +73,25 @@ def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
     torch.testing.assert_close(joined.predict(x).mean, mean)
     assert "start" in result.seconds and result.history == {}
     assert any("ensemble" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("task", "context"), [("rotated-mnist", "kmnist"), ("reviews", "excerpts")])
+def test_a_fixed_mean_keeps_the_trained_function_and_learns_from_rows_it_has_not_seen(monkeypatch, task, context):
+    asked = pretend(monkeypatch)
+    start = Order(task, "map", "smoke")
+    trained = TASKS[task].experiment(start).build(7)
+    experiment = TASKS[task].experiment(replace(start, method="fsvi-fixed-mean", context=context))
+    method = experiment.build(0, [trained])
+    x = experiment.data[0][:4]
+    experiment.train(method, 0, progress=False)
+    torch.testing.assert_close(method.moments(x)[0], trained.eval().network(x))
+    assert len(method.context.data) == images._POINTS
+    seen, _ = experiment.dataset(*experiment.data)
+    if task == "reviews":
+        assert ("imdb", "validation") in asked and ("imdb", "test") not in asked
+    else:
+        assert len(seen) == images._ROWS and not torch.equal(seen[0], x[0])
+        torch.testing.assert_close(seen, experiment.dataset(*experiment.data)[0])
 
 
 def test_laplace_is_around_the_trained_network(small, tmp_path):

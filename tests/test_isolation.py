@@ -17,11 +17,6 @@ def test_other_machines_cannot_be_connected_to():
         connection.connect((OUTSIDE, 80))
 
 
-def test_loopback_can_be_connected_to():
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
-        assert connection.getpeername() == server.getsockname()
-
-
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_no_name_is_looked_up(scheme, monkeypatch):
     asked = []

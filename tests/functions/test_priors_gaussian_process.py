@@ -7,7 +7,6 @@ import fsvi
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
-from fsvi.networks.distance import median_distance
 
 
 def test_the_prior_at_points_is_the_kernel_for_every_output(make):
@@ -30,16 +29,6 @@ def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
     for prior in (found, given):
         prior.prepare(x)
     assert found.hyperparameters.tolist() == [2.0, 2.0] and given.hyperparameters.tolist() == [0.5, 1.0]
-
-
-def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
-    net, x = make("mlp", 10)
-    method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Batch(), prior=GaussianProcess(), num_context=5)
-    fsvi.fit(method, (x, torch.arange(10) % 2), epochs=2)
-    method.save(tmp_path / "gp.fsvi")
-    loaded = fsvi.load(tmp_path / "gp.fsvi", make("mlp")[0])
-    assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
-    assert float(loaded.prior.hyperparameters[0]) == pytest.approx(median_distance(x))
 
 
 def table():

@@ -6,7 +6,6 @@ from dataclasses import is_dataclass
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
@@ -112,28 +111,3 @@ def test_a_summary_never_holds_the_draws_of_all_inputs(monkeypatch):
     monkeypatch.setattr(method, "predictive", lambda f: sizes.append(f.shape[1]) or predictive(f))
     method.predict(scenarios.points()[0], 6, batch_size=4, summary=True)
     assert sizes == [8, 8, 4]
-
-
-class Tagger(nn.Module):
-    """Three logits for each of the tokens."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
-
-    def forward(self, ids):
-        return self.head(torch.tanh(self.embed(ids)))
-
-
-def test_positions_without_a_label_and_summaries_of_positions(monkeypatch):
-    monkeypatch.setattr("fsvi.methods.base._ROWS_AT_ONCE", 4)
-    ids = torch.randint(7, (10, 5))
-    y = (ids % 3).masked_fill(torch.arange(5) >= 3, -100)
-    y[0] = -100
-    method = fsvi.MAP(Tagger(), fsvi.Categorical(ignore_index=-100))
-    fsvi.fit(method, (ids, y), epochs=2, batch_size=5)
-    assert method.num_data == 27
-    whole, summary = method.predict(ids), method.predict(ids, batch_size=4, summary=True)
-    assert whole.mean.shape == summary.mean.shape == (10, 5, 3)
-    torch.testing.assert_close(summary.mean, whole.mean)
-    assert torch.equal(whole.log_prob(y) == 0, y == -100)

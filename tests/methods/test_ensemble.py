@@ -154,27 +154,23 @@ def test_loading_with_another_network_says_so(tmp_path):
 # Bad input -----------------------------------------------------------------------------------------------------------
 
 
-def test_members_of_different_classes():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="a MAP and a SWAG"):
-        fsvi.Ensemble.of([fsvi.MAP(plain(), fsvi.Categorical()), fsvi.SWAG(plain(), fsvi.Categorical())])
+def different(*kinds):
+    return fsvi.Ensemble.of([kind(plain(outputs), fsvi.Categorical()) for kind, outputs in kinds])
 
 
-def test_members_of_different_architectures():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="members 0 and 1"):
-        fsvi.Ensemble.of([fsvi.MAP(plain(outputs), fsvi.Categorical()) for outputs in (2, 3)])
-
-
-def test_one_network_for_all_members():
-    net = plain()
-    with pytest.raises(fsvi.errors.InvalidInputError, match="same parameters"):
-        fsvi.fit(ensemble(2, lambda: fsvi.MAP(net, fsvi.Categorical())), (X, Y), epochs=1)
-
-
-def test_make_returns_something_else():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="Sequential"):
-        ensemble(2, plain)
-
-
-def test_make_is_no_function():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="MAP"):
-        ensemble(2, MEMBERS["map"][0]())
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: different((fsvi.MAP, 2), (fsvi.SWAG, 2)), "a MAP and a SWAG"),
+        (lambda: different((fsvi.MAP, 2), (fsvi.MAP, 3)), "members 0 and 1"),
+        (
+            lambda: fsvi.fit(ensemble(2, lambda net=plain(): fsvi.MAP(net, fsvi.Categorical())), (X, Y)),
+            "same parameters",
+        ),
+        (lambda: ensemble(2, plain), "Sequential"),
+        (lambda: ensemble(2, MEMBERS["map"][0]()), "MAP"),
+    ],
+)
+def test_members_that_are_no_ensemble(make, said):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=said):
+        make()

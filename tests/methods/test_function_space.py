@@ -26,14 +26,6 @@ def test_a_prior_that_would_be_fitted_to_labels_is_refused():
         scenarios.classifier(prior=fsvi.priors.GaussianProcess(learn=True))
 
 
-def test_context_and_prior_are_copies():
-    context, prior = fsvi.contexts.Uniform(), fsvi.priors.Constant(1.0)
-    method = scenarios.classifier(context=context, prior=prior)
-    fsvi.fit(method, scenarios.points(), epochs=1, progress=False)
-    assert method.context is not context and method.prior is not prior
-    assert context._bounds is None and method.context._bounds is not None
-
-
 @pytest.mark.parametrize("method_class", [fsvi.FSEB, fsvi.GFSVI, fsvi.SPG])
 def test_batch_norm_follows_the_data_and_not_the_context(make, method_class):
     """The context is evaluated with running statistics and does not change them."""

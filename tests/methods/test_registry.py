@@ -40,15 +40,6 @@ def test_every_method_has_a_name_and_is_public():
     assert {name for name in concrete if name in exported} == named
 
 
-def test_a_name_makes_an_ensemble():
-    for name in ("vogn", "fsvi"):
-        assert [type(member) for member in make(f"ensemble:{name}", size=2).members] == [METHODS[name]] * 2
-
-
-def test_ensembles_have_five_members_unless_told():
-    assert len(make("ensemble:map").members) == 5
-
-
 @pytest.mark.parametrize(
     ("typed", "meant"), [("mfvi-temperd", "mfvi-tempered"), ("FSVI", "fsvi"), ("ensemble:swga", "swag")]
 )
@@ -72,6 +63,12 @@ def test_tempered_is_a_setting():
     assert make("mfvi-tempered", kl_weight=0.5).kl_weight == 0.5
 
 
+def test_a_name_makes_an_ensemble_of_five_members_unless_told():
+    for name in ("vogn", "fsvi"):
+        assert [type(member) for member in make(f"ensemble:{name}", size=2).members] == [METHODS[name]] * 2
+    assert len(make("ensemble:map").members) == 5
+
+
 def test_settings_reach_the_method_and_the_members():
     assert make("mc-dropout", rate=0.7).rate == 0.7
     assert [member.rate for member in make("ensemble:mc-dropout", rate=0.7, size=2).members] == [0.7, 0.7]
@@ -89,20 +86,11 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name):
         make(name, rat=0.5)
 
 
-# Contexts ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg", "fs-eb", "gfsvi"])
-def test_a_context_is_passed_on(name):
+def test_a_context_is_passed_on_and_suits_the_inputs_unless_it_is_given():
     context = fsvi.contexts.Dataset(scenarios.points()[0])
-    assert make(name, context=context).context.data is context.data
-
-
-def test_methods_without_a_context_leave_it_aside():
+    for name in ("fsvi", "fbnn", "spg", "fs-eb", "gfsvi"):
+        assert make(name, context=context).context.data is context.data
     assert isinstance(make("map", context=scenarios.box()), fsvi.MAP)
-
-
-def test_the_default_context_suits_the_inputs():
     assert isinstance(make("fsvi").context, fsvi.contexts.Suitable)
 
 

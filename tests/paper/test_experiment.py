@@ -21,22 +21,3 @@ def test_the_seed_determines_the_initial_parameters_and_nothing_else():
     first, again, other = (parameters(experiment().build(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(state, torch.random.get_rng_state())
-
-
-def test_fit_receives_the_dataset_instead_of_the_tensors():
-    asked = []
-
-    class Recorded(torch.utils.data.Dataset):
-        def __init__(self, x, y):
-            self.x, self.y = x, y
-
-        def __len__(self):
-            return len(self.x)
-
-        def __getitem__(self, index):
-            asked.append(index)
-            return self.x[index], self.y[index]
-
-    made = experiment(dataset=Recorded)
-    made.train(made.build(0), 0, progress=False, batch_size=4)
-    assert asked

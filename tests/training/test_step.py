@@ -77,18 +77,6 @@ def test_accumulating_unequal_minibatches_is_one_large_one(fixed_noise, name):
     close(parts, whole)
 
 
-def test_minibatches_without_a_target_are_left_out():
-    x, y = points(30)
-    nothing = torch.full_like(y[:5], -1)
-    parts, whole = METHODS["map"](), METHODS["map"]()
-    first, second = stepper(parts), stepper(whole)
-    assert first([(x[:5], nothing), (x, y)]) == pytest.approx(second([(x, y)]), rel=1e-6)
-    close(parts, whole)
-    before = copied(parts)
-    assert first([(x[:5], nothing)]) == {}
-    assert same_bits(copied(parts), before)
-
-
 def moved_by(method, x, y, **options):
     before = torch.cat([p.detach().flatten().clone() for p in method.parameters()])
     terms = stepper(method, lr=1.0, **options)([(x, y)])

@@ -4,7 +4,6 @@ import torch
 from paper.data import Normalize
 from paper.experiment import Order
 from paper.tasks.fashion_mnist import fashion_mnist
-from paper.tasks.registry import TASKS
 from pictures import Oracle, make_up, pretend
 
 SMOKE = Order("fashion-mnist", "fsvi", "smoke", context="monochrome")
@@ -27,13 +26,3 @@ def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
     assert found.metrics["accuracy"] == 1.0 and found.metrics["ece_15"] == pytest.approx(0.3)
     assert (found.metrics["auroc_own_mnist"], found.metrics["auroc_own_notmnist"]) == (1.0, 0.0)
     assert [source.name for source in found.sources] == list(SETS)
-
-
-def test_an_ensemble_of_the_table_joins_runs_of_its_members(monkeypatch):
-    pretend(monkeypatch)
-    order = Order("fashion-mnist", "ensemble:fsvi", "paper", 1, "monochrome")
-    experiment = TASKS["fashion-mnist"].experiment(order)
-    assert [(each.method, each.context, each.seed) for each in experiment.starts] == [
-        ("fsvi", "monochrome", seed) for seed in (3, 4, 5)
-    ]
-    assert not experiment.trains

@@ -2,10 +2,7 @@
 
 import pytest
 
-from paper.experiment import Order
-from paper.methods import split_label
 from paper.report.tables import PUBLISHED
-from paper.runs import checked
 from paper.tasks.registry import TASKS
 
 
@@ -14,9 +11,6 @@ def test_the_description_of_a_task_is_complete(name):
     task = TASKS[name]
     assert task.name == name and task.section.about
     assert any(name in layout.tasks for layout in task.section.tables)
-    for label in task.sweep.rows:
-        method, context = split_label(label)
-        assert checked(Order(name, method, context=context)).method == method
 
 
 def test_tasks_of_a_sweep_share_it():

@@ -153,6 +153,8 @@ def test_loading_with_another_network_says_so(tmp_path):
 
 # Bad input -----------------------------------------------------------------------------------------------------------
 
+SHARED = plain()
+
 
 def different(*kinds):
     return fsvi.Ensemble.of([kind(plain(outputs), fsvi.Categorical()) for kind, outputs in kinds])
@@ -163,10 +165,7 @@ def different(*kinds):
     [
         (lambda: different((fsvi.MAP, 2), (fsvi.SWAG, 2)), "a MAP and a SWAG"),
         (lambda: different((fsvi.MAP, 2), (fsvi.MAP, 3)), "members 0 and 1"),
-        (
-            lambda: fsvi.fit(ensemble(2, lambda net=plain(): fsvi.MAP(net, fsvi.Categorical())), (X, Y)),
-            "same parameters",
-        ),
+        (lambda: fsvi.fit(ensemble(2, lambda: fsvi.MAP(SHARED, fsvi.Categorical())), (X, Y)), "same parameters"),
         (lambda: ensemble(2, plain), "Sequential"),
         (lambda: ensemble(2, MEMBERS["map"][0]()), "MAP"),
     ],

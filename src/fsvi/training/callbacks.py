@@ -81,19 +81,8 @@ class Callback:
         """Restore what `state_dict` returned."""
 
 
-class _EachEpoch(Callback):
-    """A function as a callback."""
-
-    def __init__(self, function: Callable[[TrainingState], object]) -> None:
-        self.function = function
-
-    def on_epoch_end(self, state: TrainingState) -> None:
-        """Call the function."""
-        self.function(state)
-
-
 def check_callbacks(callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None) -> list[Callback]:
-    """Callbacks, with functions wrapped."""
+    """Callbacks, where a function becomes the `on_epoch_end` of one."""
     if not isinstance(callbacks, (list, tuple, type(None))):
         raise InvalidInputError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks or functions.")
     made: list[Callback] = []
@@ -102,11 +91,13 @@ def check_callbacks(callbacks: Sequence[Callback | Callable[[TrainingState], obj
             raise InvalidInputError(
                 f"callbacks[{index}]={given!r} is not an fsvi.training.Callback or a function of the state."
             )
-        made.append(given if isinstance(given, Callback) else _EachEpoch(given))
+        made.append(given if isinstance(given, Callback) else Callback())
+        if not isinstance(given, Callback):
+            made[-1].on_epoch_end = given  # type: ignore[method-assign]
     return made
 
 
 def callback_name(callback: Callback) -> str:
     """A name by which a checkpoint knows the callback."""
-    inner = callback.function if isinstance(callback, _EachEpoch) else type(callback)
+    inner = callback.on_epoch_end if type(callback) is Callback else type(callback)
     return getattr(inner, "__qualname__", type(inner).__name__)

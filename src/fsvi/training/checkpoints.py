@@ -67,17 +67,14 @@ def opened(folder: str | PathLike[str] | None, resume: bool) -> Iterator[Checkpo
     if folder is None:
         yield None
         return
-    lock = FileLock(check_writable(folder) / _LOCK)
     try:
-        lock.acquire(timeout=_PATIENCE)
+        lock = FileLock(check_writable(folder) / _LOCK).acquire(timeout=_PATIENCE)
     except Timeout as error:
         raise InvalidInputError(
             f"{folder} belongs to another training that is running: give each training a folder of its own."
         ) from error
-    try:
+    with lock:
         yield Checkpoints(folder, resume)
-    finally:
-        lock.release()
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:

@@ -23,7 +23,7 @@ _EVALUATIONS, _MOST_EVALUATED, _LEAST_HELD_OUT = 24, 20_000, 8
 """How often held-out rows are looked at, how many of them, and with fewer than how many rows none are held out."""
 _LR, _BATCH_SIZE, _DROPOUT, _DECAY = 0.06, 128, 0.15, 0.02
 _RATES = {"bias": 0.3, "gain": 3.0, "frequency": 0.1, "phase": 0.1, "mixing": 0.3}
-"""Learning rates of some parameters, as multiples of that of the weights."""
+"""Learning rates of all but the weights, as multiples of theirs; only weights decay."""
 _SHARED = ("frequency", "phase", "mixing", "last_bias")
 """Parameters that all members have in common."""
 _LOG_VARIANCES = (-10.0, 4.0)
@@ -190,12 +190,12 @@ class _Best:
 
 
 def _optimizer(members: Members, lr: float) -> torch.optim.Optimizer:
-    kinds: dict[str, list[nn.Parameter]] = {}
+    by_rate: dict[float, list[nn.Parameter]] = {}
     for name, p in members.named_parameters():
-        kinds.setdefault(next((kind for kind in _RATES if kind in name), "weight"), []).append(p)
+        by_rate.setdefault(next((rate for kind, rate in _RATES.items() if kind in name), 1.0), []).append(p)
     groups = [
-        {"params": parameters, "lr": lr * _RATES.get(kind, 1.0), "weight_decay": 0.0 if kind in _RATES else _DECAY}
-        for kind, parameters in kinds.items()
+        {"params": parameters, "lr": lr * rate, "weight_decay": _DECAY if rate == 1.0 else 0.0}
+        for rate, parameters in by_rate.items()
     ]
     return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 

@@ -201,6 +201,16 @@ def test_a_wrong_guess_of_the_head_is_mended_when_data_comes(make):
     assert method.likelihood.noise.shape == (2,) and method.prior.network.head == "fc"
 
 
+def test_an_optimizer_made_before_the_first_batch_trains_the_standard_deviations(make):
+    net, x = make("head_first")
+    method = fsvi.FSVI(net, fsvi.Gaussian(0.1), contexts.Batch(), num_context=2)
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
+    loss_of(method, x, torch.randn(4, 2)).backward()
+    before = method.posterior.log_std.detach().clone()
+    optimizer.step()
+    assert method.network.head == "fc" and not torch.equal(method.posterior.log_std, before)
+
+
 def test_a_head_that_cannot_carry_the_uncertainty_is_refused(make):
     tied, x = make("tied_head")
     for settings in (dict(), dict(linearize="conditional"), dict(linearize="exact", stochastic="last_layer")):

@@ -348,7 +348,13 @@ class Method(Configurable, nn.Module, ABC):
             self.network.layout[:2],
             len(self.network.layout.positions),
         ):
+            own = dict(self.named_parameters())
             self.build(network)
+            for name, new in dict(self.named_parameters()).items():  # those that an optimizer may know stay the same
+                if name in own and own[name].shape == new.shape:
+                    own[name].data = new.data
+                    place, _, key = name.rpartition(".")
+                    self.get_submodule(place)._parameters[key] = own[name]
         else:
             self.network = network
 

@@ -228,8 +228,7 @@ def source_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", "src", "paper/*.py") else ""
-        )
+        changes = git("status", "--porcelain", "--", "src", "paper/*.py")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -19,22 +19,17 @@ from paper.experiment import DESK, PROFILES, Experiment, Order, Recipe
 class Sweep:
     """The runs behind a table or figure of the paper, by the name that `python -m paper reproduce` knows.
 
-    Tasks with the same sweep are run together. A row is a method, or with its context "fsvi (kmnist)". Each has `seeds`
-    seeds, except for those in `more_seeds`; at the profile `desk` there are other rows, for tasks that have it.
+    Tasks with the same sweep are run together. A row is a method, or with its context "fsvi (kmnist)", and has a number
+    of seeds; at the profile `desk` there are other rows, for tasks that have it.
     """
 
     name: str
-    rows: tuple[str, ...]
-    seeds: int = 1
-    more_seeds: Mapping[str, int] = field(default_factory=dict)
-    desk: tuple[str, ...] = ()
-    desk_seeds: int = 1
+    rows: Mapping[str, int]
+    desk: Mapping[str, int] = field(default_factory=dict)
 
-    def rows_at(self, profile: str) -> dict[str, int]:
+    def rows_at(self, profile: str) -> Mapping[str, int]:
         """The rows at a profile, and how many seeds each has."""
-        if profile == DESK:
-            return dict.fromkeys(self.desk, self.desk_seeds)
-        return {row: self.more_seeds.get(row, self.seeds) for row in self.rows}
+        return self.desk if profile == DESK else self.rows
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,6 @@ def entry_of(name: str) -> Entry:
     return ENTRIES[check_choice("name", name, ENTRIES)]
 
 
-# Small images in idx files ------------------------------------------------------------------------------------------
-
 _IDX_HASHES = {
     "fashion-mnist/train-images": "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "fashion-mnist/train-labels": "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -110,8 +108,6 @@ _GRAY = (
     _gray("notmnist", "gray letters A to J in many typefaces, 28×28", "MIT", _LETTERS, None, _SAMPLED),
 )
 
-
-# Color images -------------------------------------------------------------------------------------------------------
 
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 _SVHN = "http://ufldl.stanford.edu/housenumbers/"
@@ -209,9 +205,6 @@ _COLOR = (
         {"test": (_APTOS,)},
     ),
 )
-
-
-# Tables and texts ---------------------------------------------------------------------------------------------------
 
 
 _UCI_HASHES = {

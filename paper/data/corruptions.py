@@ -45,9 +45,6 @@ def _to_bytes(x: Array) -> Array:
     return np.floor(x.clip(0, 1) * 255 + 1e-6).astype(np.uint8)
 
 
-# Noise --------------------------------------------------------------------------------------------------------------
-
-
 def gaussian_noise(x: Array, scale: float, random: Generator) -> Array:
     """x + ε with ε ~ N(0, scale²)."""
     return x + random.normal(scale=scale, size=x.shape)
@@ -69,9 +66,6 @@ def impulse_noise(x: Array, amount: float, random: Generator) -> Array:
 def speckle_noise(x: Array, scale: float, random: Generator) -> Array:
     """x + x ε with ε ~ N(0, scale²)."""
     return x + x * random.normal(scale=scale, size=x.shape)
-
-
-# Blur ---------------------------------------------------------------------------------------------------------------
 
 
 def gaussian_blur(x: Array, sigma: float, random: Generator) -> Array:
@@ -148,9 +142,6 @@ def enlarge(x: Array, factor: float) -> Array:
     return np.tensordot(weights, rows, axes=(1, 2)).transpose(2, 1, 0, 3)
 
 
-# Weather ------------------------------------------------------------------------------------------------------------
-
-
 def snow(x: Array, level: tuple[Any, ...], random: Generator) -> Array:
     """Flakes over a whitened image: Gaussian noise, enlarged, cut off below a threshold and smeared downward.
 
@@ -205,9 +196,6 @@ def plasma(n: int, side: int, decay: float, random: Generator) -> Array:
         step, amplitude = half, amplitude / decay**2
     heights -= heights.min(axis=(1, 2), keepdims=True)
     return heights / heights.max(axis=(1, 2), keepdims=True)
-
-
-# Digital ------------------------------------------------------------------------------------------------------------
 
 
 def contrast(x: Array, factor: float, random: Generator) -> Array:

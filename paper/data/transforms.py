@@ -69,17 +69,14 @@ def augment(x: Tensor, padding: int = 4, mode: Literal["zeros", "reflect"] = "ze
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Rotate images (n, channels, height, width) counterclockwise, with bilinear interpolation and zeros outside.
+    """Rotate square images (n, channels, side, side) counterclockwise, with bilinear interpolation and zeros outside.
 
     Images of bytes are rounded.
     """
-    angle, (height, width) = math.radians(degrees), x.shape[-2:]
-    cos, sin = math.cos(angle), math.sin(angle)
-    # affine_grid counts from −1 to 1 along each side, so the rotation is scaled to be one in pixels.
-    aspect = max(height - 1, 1) / max(width - 1, 1)
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     pixels = x if x.is_floating_point() else x.float()
-    turn = pixels.new_tensor([[cos, -sin * aspect, 0.0], [sin / aspect, cos, 0.0]])
-    grid = F.affine_grid(turn[None], [1, 1, height, width], align_corners=True)
+    turn = pixels.new_tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
+    grid = F.affine_grid(turn, [1, 1, *x.shape[-2:]], align_corners=True)
     turned = F.grid_sample(pixels, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=True)
     return turned if x.is_floating_point() else turned.round().to(x.dtype)
 

@@ -263,7 +263,7 @@ _SECTION = Section(
         ),
     ),
 )
-_SWEEP = Sweep("continual", (f"s-fsvi ({CORESET})", f"s-fsvi ({NO_CORESET})", "map"), seeds=10)
+_SWEEP = Sweep("continual", dict.fromkeys((f"s-fsvi ({CORESET})", f"s-fsvi ({NO_CORESET})", "map"), 10))
 
 
 CONTINUAL_TASKS = tuple(

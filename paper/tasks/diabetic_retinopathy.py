@@ -167,10 +167,8 @@ TASK = Task(
     ),
     Sweep(
         "retina",
-        ("map", "mfvi", "mc-dropout", "fsvi", "ensemble:map"),
-        seeds=6,
-        desk=("map", "fsvi", "mc-dropout", "ensemble:map"),
-        desk_seeds=3,
+        dict.fromkeys(("map", "mfvi", "mc-dropout", "fsvi", "ensemble:map"), 6),
+        dict.fromkeys(("map", "fsvi", "mc-dropout", "ensemble:map"), 3),
     ),
     context="monochrome",
     profiles=PROFILES,

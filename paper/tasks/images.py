@@ -47,13 +47,7 @@ _POINTS, _CHUNK = 4000, 100
 """Its context points, and how many are drawn at a time."""
 
 FSVI_SETTINGS = MappingProxyType(
-    {
-        "prior": Constant(10.0),
-        "num_context": 8,
-        "num_samples": 5,
-        "kl_weight": 1 / 128,
-        "stochastic": "last_layer",
-    }
+    {"prior": Constant(10.0), "num_context": 8, "num_samples": 5, "kl_weight": 1 / 128, "stochastic": "last_layer"}
 )
 """FSVI's settings for the paper's CNN on gray images, chosen on FashionMNIST; they do for texts, too."""
 
@@ -171,10 +165,7 @@ def _context_split(name: str) -> Split:
 
 
 def make_classifier(
-    order: Order,
-    network: Callable[[], nn.Module],
-    context: Context | None,
-    own: Mapping[str, Mapping[str, Any]],
+    order: Order, network: Callable[[], nn.Module], context: Context | None, own: Mapping[str, Mapping[str, Any]]
 ) -> Callable[..., Method]:
     """A function that makes the ordered method, from a new network or from the trained method that it is given."""
     fixed_mean = {"kl_weight": _FIXED_MEAN_WEIGHT} if order.method == FIXED_MEAN else {}

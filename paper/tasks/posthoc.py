@@ -241,7 +241,7 @@ def _task(network: str) -> Task:
     about = "Uncertainty for a trained CIFAR-10 network whose features stay fixed; test images turned by random angles."
     methods = {method: each.context for method, each in HEADS.items()}
     section = Section(title, about, (TableLayout(title, columns),))
-    return Task(name, posthoc, section, Sweep("posthoc", tuple(HEADS), 5), methods=methods, profiles=("paper",))
+    return Task(name, posthoc, section, Sweep("posthoc", dict.fromkeys(HEADS, 5)), methods=methods, profiles=("paper",))
 
 
 POSTHOC_TASKS = tuple(map(_task, _BLOCKS))

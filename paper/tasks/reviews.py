@@ -154,7 +154,7 @@ TASK = Task(
             ),
         ),
     ),
-    Sweep("reviews", ("map", "mc-dropout", "fsvi (excerpts)", "fsvi (shuffled)", "ensemble:map")),
+    Sweep("reviews", dict.fromkeys(("map", "mc-dropout", "fsvi (excerpts)", "fsvi (shuffled)", "ensemble:map"), 1)),
     context="excerpts",
     contexts=tuple(_CONTEXTS),
 )

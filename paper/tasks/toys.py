@@ -21,7 +21,7 @@ from paper.data.toys import Toy1D, oat1d, snelson, subspace
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
 
-_SWEEP = Sweep("toy", ("fsvi", "mfvi", "ensemble:map"))
+_SWEEP = Sweep("toy", dict.fromkeys(("fsvi", "mfvi", "ensemble:map"), 1))
 _EPOCHS = {"quick": 500, "smoke": 5}
 
 

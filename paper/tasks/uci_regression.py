@@ -146,6 +146,6 @@ _SECTION = Section(
     "One hidden layer of 50 units on six tables, 90% of the rows for training; results in the tables' own units.",
     (_layout("RMSE", "rmse", "lower"), _layout("Log-likelihood", "log_likelihood", "higher")),
 )
-_SWEEP = Sweep("uci", ("fsvi", "gfsvi", "map", "mfvi", "fbnn", "ensemble:fsvi"), seeds=10)
+_SWEEP = Sweep("uci", dict.fromkeys(("fsvi", "gfsvi", "map", "mfvi", "fbnn", "ensemble:fsvi"), 10))
 
 UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, threads=1) for name in TABLES)

@@ -61,9 +61,9 @@ def test_the_padding_is_the_largest_shift_and_its_mode_says_what_is_added(mode, 
 
 
 @pytest.mark.parametrize("degrees", [0, 15, 45, 90, 133.3, 180, -77])
-@pytest.mark.parametrize("shape", [(9, 12), (28, 28)])
-def test_rotation_agrees_with_scipy(degrees, shape):
-    x = torch.rand(3, 2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("side", [9, 28])
+def test_rotation_agrees_with_scipy(degrees, side):
+    x = torch.rand(3, 2, side, side, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = ndimage.rotate(x.numpy(), degrees, axes=(3, 2), reshape=False, order=1, mode="grid-constant")
     np.testing.assert_allclose(rotate(x, degrees).numpy(), expected, atol=1e-10)
 

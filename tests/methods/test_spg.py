@@ -130,7 +130,7 @@ def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
     prior = GaussianProcess(RBF(1.0))
-    method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior=prior, num_latents=10, num_prior_steps=300)
+    method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior=prior, num_latents=10, num_prior_steps=500)
     x = torch.linspace(-2, 2, 9)[:, None]
     before = float(method.prior_kl(x).detach())
     method.begin(x, x)

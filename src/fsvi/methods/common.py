@@ -74,8 +74,8 @@ class FunctionSpaceMethod(Method):
         self.kl_weight = check_kl_weight(kl_weight)
 
     def _examined(self) -> Network:
-        """The network, with its last layer found on points of the context if it has any before training."""
-        example = None if self.context is None else self.context.example()
+        """The network, with its last layer found on an example of the context if it has any before training."""
+        example = getattr(self.context, "example", None)
         if example is None:
             return self.network
         try:

@@ -50,16 +50,15 @@ class Context(Configurable, ABC):
     `batch[rows]` are some of its examples. A context returns a tensor, a `Bundle`, or a dictionary or tuple of tensors.
     """
 
+    example: Any = None
+    """a few inputs of the network, if the context knows any before it has seen data"""
+
     def __deepcopy__(self, memo: Any) -> Context:
         """A copy that learns about the training data by itself; data of its own are shared."""
         return copy.copy(self)
 
     def prepare(self, x: Tensor) -> None:
         """Look at training inputs `x` before training starts."""
-
-    def example(self) -> Tensor | None:
-        """Two points if they can be drawn before any data is seen; otherwise None."""
-        return None
 
     def fingerprint(self) -> Any:
         """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
@@ -94,6 +93,8 @@ class Uniform(Context):
             raise InvalidInputError("Uniform needs both low and high, or neither for the training data's own bounds.")
         self.low, self.high, self.widen = low, high, check_positive("widen", widen, zero=True)
         self._bounds = None if low is None else _box(low, high)
+        if self._bounds is not None and self._bounds[0].dim() > 0:
+            self.example = torch.stack(self._bounds)
 
     def prepare(self, x: Tensor) -> None:
         """Take the data's bounds if none were given."""
@@ -106,11 +107,6 @@ class Uniform(Context):
             low, high = x.amin(0), x.amax(0)
             margin = self.widen * (high - low)
             self._bounds = low - margin, high + margin
-
-    def example(self) -> Tensor | None:
-        """Two points of the box, if the bounds say what shape an input has."""
-        has_shape = self._bounds is not None and self._bounds[0].dim() > 0
-        return self.sample(2, self._bounds[0][None]) if has_shape else None  # type: ignore[index]
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Independent uniform points."""
@@ -173,10 +169,7 @@ class Dataset(Context):
         if not all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
-
-    def example(self) -> Tensor | None:
-        """The first points."""
-        return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
+        self.example = None if data is None else self._take(torch.arange(min(2, len(data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""
@@ -250,6 +243,7 @@ class Mixture(Context):
         if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
             raise InvalidInputError(f"fractions={list(fractions)} must not be negative and must sum to 1.")
         self.contexts, self.fractions = list(contexts), list(fractions)
+        self.example = next((context.example for context in contexts if context.example is not None), None)
 
     def __deepcopy__(self, memo: Any) -> Mixture:
         """A mixture of copies."""
@@ -263,10 +257,6 @@ class Mixture(Context):
     def fingerprint(self) -> list[Any]:
         """The checksums of all parts."""
         return [context.fingerprint() for context in self.contexts]
-
-    def example(self) -> Tensor | None:
-        """Two points of the first part that can draw them."""
-        return next((e for e in (context.example() for context in self.contexts) if e is not None), None)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """The points of all parts, concatenated."""

@@ -135,6 +135,22 @@ def test_members_trained_one_by_one_are_joined_from_files(tmp_path):
     assert torch.equal(joined.predict(X, 6).log_probs, fsvi.Ensemble.of(members).predict(X, 6).log_probs)
 
 
+@pytest.mark.parametrize("kind", ["calibrated", "ensemble"])
+def test_members_that_are_calibrated_or_ensembles_predict_as_they_do_alone(kind, tmp_path):
+    x, y = fsvi.data.two_moons(60, noise=0.2, seed=0)
+    members = []
+    for seed in (0, 1):
+        member = fsvi.Ensemble(lambda: fsvi.MAP(fsvi.networks.mlp(2, (4,), 2), fsvi.Categorical()), 2)
+        fsvi.fit(member, (x, y), epochs=5, lr=0.1, seed=seed)
+        steps = [fsvi.calibration.TemperatureScaling()]
+        members.append(member if kind == "ensemble" else fsvi.calibration.Calibrated.fit(member, steps, x, y))
+    method = fsvi.Ensemble.of(members)
+    expected = sum(member.predict(x).mean for member in members) / 2
+    method.save(tmp_path / "method.fsvi")
+    for each in (method, fsvi.load(tmp_path / "method.fsvi")):
+        torch.testing.assert_close(each.predict(x).mean, expected)
+
+
 def test_an_ensemble_of_trained_members_knows_the_shape_of_an_input(tmp_path):
     members = [MEMBERS["map"][0]() for _ in range(2)]
     assert fsvi.Ensemble.of(members).input_shape is None

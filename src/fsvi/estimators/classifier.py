@@ -115,5 +115,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         y = np.asarray(y)
         unknown = y[~np.isin(y, self.classes_)]
         if len(unknown):
-            raise InvalidInputError(f"the label {unknown[0]!r} is none of those in training: {self.classes_.tolist()}.")
+            raise InvalidInputError(
+                f"the label {unknown.tolist()[0]!r} is none of those in training: {self.classes_.tolist()}."
+            )
         return np.searchsorted(self.classes_, y)

@@ -43,6 +43,8 @@ class Ensemble(Composite):
         members = [make() for _ in range(check_count("size", size))]
         for member in members:
             check_type("make()", member, Method, "a method such as fsvi.MAP(net(), likelihood=...)")
+        if len({len(member.learners()) for member in members}) > 1:
+            raise InvalidInputError("the members are ensembles of different sizes: all need one size.")
         self.members = nn.ModuleList(members)
         first, *others = self.learners()
         self.input_shape = first.input_shape
@@ -63,8 +65,11 @@ class Ensemble(Composite):
         return cls(iter(members).__next__, len(members))
 
     def learners(self) -> list[Method]:
-        """The members, which do not interact."""
-        return [learner for member in self.members for learner in member.learners()]  # type: ignore[operator]
+        """The members, which do not interact, or what learns in them if they are ensembles or calibrated."""
+        return [learner for member in self._each() for learner in member.learners()]
+
+    def _each(self) -> list[Method]:
+        return list(self.members)  # type: ignore[arg-type]
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The members' terms, each summed over members."""
@@ -83,23 +88,23 @@ class Ensemble(Composite):
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The draws of all members, member by member, with the same number from each."""
         share = math.ceil(num_samples / len(self.members))
-        parts = [member.functions(share, generator) for member in self.learners()]
+        parts = [member.functions(share, generator) for member in self._each()]
         return lambda x: torch.cat([part(x) for part in parts])
 
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         share = math.ceil(num_samples / len(self.members))
-        return torch.cat([member._values(x, share, generator, batch_size) for member in self.learners()])
+        return torch.cat([member._values(x, share, generator, batch_size) for member in self._each()])
 
     def predictive(self, f: Tensor) -> Predictive:
         """The mixture of the members' predictives, each with its own likelihood."""
         parts = f.chunk(len(self.members))
-        return mixture([member.predictive(part) for member, part in zip(self.learners(), parts, strict=True)])
+        return mixture([member.predictive(part) for member, part in zip(self._each(), parts, strict=True)])
 
     def config(self) -> dict[str, Any]:
         """The members' classes and settings."""
         return {
             "class": name_in_files(type(self)),
-            "settings": {"members": [member.config() for member in self.learners()]},
+            "settings": {"members": [member.config() for member in self._each()]},
         }
 
     @classmethod

@@ -60,6 +60,13 @@ def box() -> fsvi.contexts.Uniform:
     return fsvi.contexts.Uniform(low=[-3, -3], high=[3, 3])
 
 
+def plain(prior_variance: float | None = None) -> fsvi.MAP:
+    """A method without any randomness of its own."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2))
+    return fsvi.MAP(net, fsvi.Categorical(), prior_variance=prior_variance)
+
+
 def classifier(**settings: Any) -> fsvi.FSVI:
     usual = {"context": box(), "prior": fsvi.priors.Constant(variance=1.0), **FAST}
     return fsvi.FSVI(dense(), fsvi.Categorical(), **{**usual, **settings})

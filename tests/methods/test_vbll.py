@@ -53,7 +53,7 @@ def test_at_the_exact_posterior_the_loss_is_minus_the_log_evidence_per_example()
 
 def test_training_reaches_bayesian_linear_regression():
     method, x, y = regression(outputs=2)
-    fsvi.fit(method, (x, y), epochs=1500, lr=0.05)
+    fsvi.fit(method, (x, y), epochs=600, lr=0.1)
     mean, covariance = exact(x, y)
     factors = method.last_layer.factors().detach()
     torch.testing.assert_close(method.means().detach(), mean.T, rtol=1e-4, atol=1e-5)

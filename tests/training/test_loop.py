@@ -7,14 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
-from scenarios import build, classifier, copied, points, same_bits
-
-
-def plain(prior_variance=None):
-    """A network without any randomness of its own."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2))
-    return fsvi.MAP(net, fsvi.Categorical(), prior_variance=prior_variance)
+from scenarios import build, classifier, copied, plain, points, same_bits
 
 
 def validated_loss(method, data):

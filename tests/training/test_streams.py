@@ -2,12 +2,11 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import fsvi
 from fsvi.training.batches import as_batches
-from scenarios import copied, points, same_bits
+from scenarios import copied, plain, points, same_bits
 
 
 class Stream(IterableDataset):
@@ -24,11 +23,6 @@ class Stream(IterableDataset):
 class Measured(Stream):
     def __len__(self):
         return self.num
-
-
-def plain():
-    torch.manual_seed(0)
-    return fsvi.MAP(nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2)), fsvi.Categorical(), prior_variance=None)
 
 
 def test_a_stream_trains_like_its_examples_in_order():

@@ -88,7 +88,8 @@ class Categorical(Likelihood):
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        return self.average(self._losses(f, y), self.observed(y))
+        losses, observed = self._losses(f, y), self.observed(y)
+        return losses.mean() if observed is None and self.weights is None else self.average(losses, observed)
 
     def _losses(self, f: Tensor, y: Tensor) -> Tensor:
         """−Σ_c w_c q_c log p_c of every example; 0 where the target is missing."""

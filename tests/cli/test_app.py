@@ -21,6 +21,11 @@ def test_help_is_one_screen_and_does_not_import_torch():
     assert "130" in said and len(said.splitlines()) <= 24
 
 
+def test_the_help_of_predict_says_what_its_columns_are(run):
+    code, out, _ = run("predict", "--help")
+    assert code == 0 and "lower and upper (95%) for real numbers" in out
+
+
 def raising(error):
     def load(*args, **kwargs):
         raise error

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _command(commands: Any, run: Callable[[argparse.Namespace], None], about: str, more: str = "") -> Any:
     """Add the command that `run` does and is called after, and return what adds its options."""
-    parser = commands.add_parser(run.__name__[1:], help=about, description=f"{about}{more}".replace("%", "%%"))
+    parser = commands.add_parser(run.__name__[1:], help=about, description=f"{about}{more}")
     parser.set_defaults(run=run, parser=parser)
     return parser.add_argument
 

@@ -37,6 +37,23 @@ def test_validation_is_the_mean_log_likelihood_after_each_epoch(name):
     assert history.best_epoch == 1 + int(np.argmax(history.validation))
 
 
+def test_missing_validation_targets_do_not_count():
+    x, y = points(30)
+    values = []
+    for held_out in ((x[:20], y[:20]), (x, torch.where(torch.arange(30) < 20, y, -1))):
+        torch.manual_seed(0)
+        method = fsvi.MAP(fsvi.networks.mlp(2, (4,), 2), fsvi.Categorical(ignore_index=-1))
+        values.append(fsvi.fit(method, (x, y), epochs=2, validation=held_out).validation)
+    assert values[0] == pytest.approx(values[1])
+
+
+def test_validation_targets_that_have_no_likelihood_are_said_to_be_those():
+    (x, _), soft = points(20), torch.full((20, 2), 0.5)
+    method = fsvi.MAP(fsvi.networks.mlp(2, (4,), 2), fsvi.Categorical())
+    with pytest.raises(fsvi.errors.InvalidInputError, match="validation: targets are probabilities"):
+        fsvi.fit(method, (x, soft), epochs=1, validation=(x, soft))
+
+
 @pytest.mark.parametrize("name", ["conditional", "learned_noise", "map_batch_norm"])
 def test_early_stopping_brings_the_best_parameters_back(name):
     method, (x, y) = build(name)

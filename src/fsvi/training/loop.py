@@ -297,10 +297,14 @@ class Run:
     def _validate(self, validation: Batches) -> None:
         total = num = 0.0
         for x, y, weights, _ in validation.ordered():
-            logs = self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y).double()
+            try:
+                logs = self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y).double()
+            except InvalidInputError as error:
+                raise InvalidInputError(f"validation: {error}") from error
             total += float((logs if weights is None else logs * weights.to(logs)).sum())
-            num += logs.numel()
-        value = ranks.total(total) / ranks.total(num)
+            observed = self.method.likelihood.observed(y)
+            num += logs.numel() if observed is None else int(observed.sum())
+        value = ranks.total(total) / max(1.0, ranks.total(num))
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."

@@ -130,3 +130,8 @@ def test_a_function_makes_every_network():
     several = make("ensemble:map", build, size=3)
     assert all(torch.equal(w, net[0].weight) for w, net in zip(weights(several, "0.weight"), made, strict=True))
     assert type(make("map", build)) is registry.MAP and len(made) == 4
+
+
+def test_a_function_that_makes_no_network_is_refused():
+    with pytest.raises(InvalidInputError, match="net is a NoneType"):
+        fsvi.make_method("map", lambda: None, fsvi.Categorical())

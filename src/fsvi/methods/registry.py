@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -123,5 +122,8 @@ def setting_names(name: str) -> list[str]:
 def _fresh(net: Net) -> Iterator[nn.Module | Network]:
     """Networks, each with parameters of its own."""
     if not isinstance(net, (nn.Module, Network)):
-        return iter(net, None)
-    return chain([net], iter(Network.wrap(net).redrawn, None))
+        while True:
+            yield net()
+    yield net
+    while True:
+        yield Network.wrap(net).redrawn()

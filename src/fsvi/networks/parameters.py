@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 
@@ -52,8 +52,13 @@ def hold_padding_rows(net: nn.Module) -> None:
     for name, row in padding_rows(net).items():
         weight = net.get_parameter(name)
         if weight.requires_grad:
-            index = torch.tensor(row)
-            weight.register_hook(lambda gradient, index=index: gradient.index_fill(0, index.to(gradient.device), 0))
+            weight.register_hook(lambda gradient, row=row: _without_row(gradient, row))
+
+
+def _without_row(gradient: Tensor, row: int) -> Tensor:
+    gradient = gradient.clone()
+    gradient[row] = 0
+    return gradient
 
 
 def is_dense_stack(net: nn.Module) -> bool:

@@ -133,5 +133,5 @@ def test_a_function_makes_every_network():
 
 
 def test_a_function_that_makes_no_network_is_refused():
-    with pytest.raises(InvalidInputError, match="net is a NoneType"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="net is a NoneType"):
         fsvi.make_method("map", lambda: None, fsvi.Categorical())

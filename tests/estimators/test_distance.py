@@ -10,6 +10,7 @@ import fsvi
 from fsvi.estimators import FSVIRegressor
 from fsvi.estimators.distance import distance_aware, with_distance
 from fsvi.networks import Network
+from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
 
 
 def small(outputs=1):
@@ -111,3 +112,16 @@ def test_one_column_out_of_range_doubles_the_standard_deviation(module):
     for column in (0, 1, 8):
         moved = x + 8 * x.std(0) * (np.arange(10) == column)
         assert model.predict(moved, return_std=True)[1].mean() > 2 * on
+
+
+def test_a_value_in_a_constant_column_makes_the_variance_larger_and_leaves_the_network_alone(x):
+    flagged = torch.cat([x, torch.zeros(len(x), 1, dtype=x.dtype)], 1)
+    moved = flagged.clone()
+    moved[:, -1] = 1.0
+    trunk = TabularFeatures.for_rows(flagged).to(x)
+    torch.testing.assert_close(trunk(moved), trunk(flagged), rtol=0, atol=0)
+    features = DistanceFeatures(nn.Identity(), flagged.shape[1], flagged.shape[1]).to(x)
+    features.see(flagged, lambda rows: rows[:, :1])
+    inside, outside = (features(rows)[:, : flagged.shape[1]] for rows in (flagged, moved))
+    assert not outside[:, -1].any() and bool((outside[:, :-1].abs() > 0.9 * inside[:, :-1].abs()).all())
+    assert bool((features(moved)[:, -1] > features(flagged)[:, -1]).all())

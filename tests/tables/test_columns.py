@@ -41,14 +41,14 @@ def test_the_median_counts_rows_by_their_weights():
 def test_categories_have_an_output_each():
     column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", None)), ONES)
     names, encoded = encode(column, strings("blue", None, "red"))
-    assert names == ["color=red", "color=blue", "color missing"]
-    np.testing.assert_array_equal(encoded, [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    assert names == ["color=red", "color=blue", "color missing", "color never seen"]
+    np.testing.assert_array_equal(encoded, [[0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]])
 
 
 def test_a_category_never_seen_lies_outside_of_the_data():
     column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", "red")), ONES)
     values = column.parse(table(color=strings("rad", None)))
-    np.testing.assert_array_equal(encode(column, strings("rad", None))[1], [[-1, -1], [-1, -1]])
+    np.testing.assert_array_equal(encode(column, strings("rad", None))[1], [[0, 0, 1], [0, 0, 1]])
     missing, unseen = column.surprises(values)
     assert "lacks 1 of 2" in missing and "'rad'" in unseen and "'red'" in unseen
 
@@ -57,7 +57,7 @@ def test_rare_categories_share_an_output():
     values = strings(*[f"c{i}" for i in range(MOST_CATEGORIES + 5)], "c0")
     column = CategoryColumn.learn("c", table(c=values), np.ones(len(values)))
     assert column.levels[0] == "c0" and len(column.rare) == 5
-    np.testing.assert_array_equal(encode(column, strings(*column.rare))[1], np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
+    np.testing.assert_array_equal(encode(column, strings(*column.rare))[1], np.eye(MOST_CATEGORIES + 2)[[-2] * 5])
 
 
 def test_dates_are_days_and_points_on_circles():

@@ -56,9 +56,9 @@ class Estimator(Configurable, BaseEstimator):  # type: ignore[misc]
 
     Inputs are arrays of numbers, or frames of pandas or polars whose columns may also hold strings, categories, truth
     values and dates. Missing values are allowed: the training median replaces numbers and dates, next to a new input
-    that says where, and in columns of categories they are a category of their own. A category that was never seen is
-    encoded as −1 in all inputs of its column, outside of the training data. A column of strings with another value in
-    nearly every row is left out, with a warning.
+    that says where, and in columns of categories they are a category of their own. A category that was never seen
+    has 1 in an input that is 0 in all training rows. A column of strings with another value in nearly every row is left
+    out, with a warning.
 
     The default network is eight small networks in one (`TabularFeatures`), each with held-out rows of its own. These
     decide when to stop and how large the noise of each row is. "fsvi" adds a Gaussian process on random features of it

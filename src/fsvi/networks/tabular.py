@@ -88,7 +88,8 @@ class TabularFeatures(nn.Module):
         spread = torch.where(upper > lower, (upper - lower) / 1.35, (high - low) / 2)
         made.numbers.copy_(is_number.nonzero()[:, 0])
         made.center.copy_(torch.where(is_number, middle, low))
-        made.scale.copy_(torch.where(is_number, spread, torch.where(high > low, high - low, 1.0)))
+        ignored = torch.finfo(x.dtype).max  # nothing is learned of a constant column, so other values must not matter
+        made.scale.copy_(torch.where(is_number, spread, torch.where(high > low, high - low, ignored)))
         return made
 
     def forward(self, x: Tensor) -> Tensor:
@@ -179,7 +180,8 @@ class DistanceFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (n, num_hidden + num_features + 1)."""
-        h = self.trunk(x.clamp(self.low - _KEPT, self.high + _KEPT))
+        kept = _KEPT * (self.high > self.low)  # a network has learned nothing of a constant column
+        h = self.trunk(x.clamp(self.low - kept, self.high + kept))
         e = self.outside(x)
         random = self.random(torch.cat([h / self.length, e / _OUTSIDE_LENGTH], 1))
         squared = e.square().sum(1, keepdim=True)

@@ -1,9 +1,9 @@
 """How each column becomes numbers, learned on training rows and the same ever after.
 
 Missing values are replaced: numbers and dates by the training median, next to a column that says where; in columns of
-categories they are a category of their own. Categories become one column each, with 1 where the row has that category;
-a category that training never saw is −1 in all of them. That is outside of what any training row had, so
-that a model which is unsure outside of the data is unsure about it; with 0 in all of them it would look familiar.
+categories they are a category of their own. Categories become one column each, with 1 where the row has that category.
+A category that training never saw has 1 in a further column, which is 0 in all training rows. That is outside of what
+any of them had, so that a model which is unsure outside of the data is unsure about it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from fsvi.tables.table import Table, label
 
 MOST_CATEGORIES = 64
 """The most frequent categories have columns of their own; all others of the training rows share one."""
-UNKNOWN = -1.0
-"""What all outputs of a column are for a category that training never saw."""
 _FEW = 30
 """Up to so many different strings are categories, however few the rows."""
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
@@ -161,14 +159,14 @@ class CategoryColumn(Column):
         return _as_labels(table.columns[self.name])
 
     def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-        """1 in the column of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
+        """1 in the column of the row's category, the last one for a category never seen, and 0 in the others."""
         names = [f"{self.name}={level}" for level in self.levels]
         names += [f"{self.name} rare"] if self.rare else []
         names += [f"{self.name} missing"] if self.has_missing else []
-        width = len(names)
-        index: dict[Any, int] = {**self._index, None: width - 1} if self.has_missing else dict(self._index)
-        one_hot = np.vstack([np.eye(width), np.full((1, width), UNKNOWN)])
-        encoded = one_hot[[index.get(value, width) for value in values.tolist()]]
+        names += [f"{self.name} never seen"]
+        unseen = len(names) - 1
+        index: dict[Any, int] = {**self._index, None: unseen - 1} if self.has_missing else dict(self._index)
+        encoded = np.eye(len(names))[[index.get(value, unseen) for value in values.tolist()]]
         return dict(zip(names, encoded.T, strict=True))
 
     def surprises(self, values: NDArray[Any]) -> list[str]:

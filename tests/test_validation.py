@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -12,9 +13,10 @@ def test_counts_and_positive_numbers():
     for value in (0, -1, 1.0, "1", None, True, math.nan):
         with pytest.raises(InvalidInputError, match="number"):
             validation.check_count("number", value)
-    for value in (0, -1, math.inf, math.nan, "1", None, True, 10**400, 1j):
+    for value in (0, -1, math.inf, math.nan, "1", None, True, 10**400, 1j, np.float32("inf")):
         with pytest.raises(InvalidInputError, match="rate"):
             validation.check_positive("rate", value)
+    assert validation.check_positive("rate", np.float32(0.5)) == 0.5
 
 
 def test_a_data_frame_becomes_a_tensor():

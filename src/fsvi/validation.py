@@ -35,6 +35,7 @@ def check_seed(value: int) -> int:
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
     """A finite number above 0, or 0 itself if `zero`."""
+    value = value.item() if isinstance(value, np.floating) else value  # the largest float64 is infinite as a float32
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= sys.float_info.max or (value == 0 and not zero):
         raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")

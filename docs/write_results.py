@@ -10,7 +10,7 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
-from paper.columns import Column, negative_log_likelihood, percent
+from paper.columns import Column, calibration_error, negative_log_likelihood, percent
 from paper.methods import dataset_name, method_title
 from paper.records import Result
 from paper.report import collect
@@ -22,8 +22,7 @@ DOCS = Path(__file__).resolve().parent
 
 def common(task: str) -> tuple[Column, Column, Column]:
     """Accuracy, likelihood and calibration."""
-    ece = Column(task, "ece_10", "ECE", "lower")
-    return percent(task, "accuracy", "Accuracy"), negative_log_likelihood(task), ece
+    return percent(task, "accuracy", "Accuracy"), negative_log_likelihood(task), calibration_error(task)
 
 
 def detection(task: str, dataset: str) -> Column:

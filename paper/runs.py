@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 import fsvi
 from fsvi.diagnosis import diagnose
@@ -145,10 +146,10 @@ def _load_model(order: Order, out: Path) -> Method:
 
 
 def _diagnose(path: Path, method: Method, experiment: Experiment) -> None:
-    """Write a diagnosis on examples of the training data next to the result."""
-    if not experiment.is_diagnosed:
-        return
+    """Write a diagnosis on examples of the training data next to the result; texts have no distances to measure."""
     x, y = (values[:_EXAMPLES] for values in experiment.data)
+    if not (experiment.is_diagnosed and isinstance(x, Tensor)):
+        return
     try:
         found = diagnose(method, (x, y))
         write_document(path.with_suffix(DIAGNOSIS), found.to_dict())

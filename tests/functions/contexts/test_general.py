@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import TensorDataset
 
 import fsvi
@@ -87,6 +88,12 @@ def test_dataset_gives_inputs_without_replacement(kind):
     assert not torch.equal(*draws)
     assert_uniform(torch.cat([context.sample(3, BATCH) for _ in range(500)]), 10)
     assert context.sample(25, BATCH).shape == (25, 1)
+
+
+def test_the_example_of_a_dataset_is_on_its_device():
+    with FakeTensorMode():
+        data = torch.zeros(4, 2, dtype=torch.int64, device="cuda")
+        assert contexts.Dataset(data).example.device == data.device
 
 
 # Corrupted ------------------------------------------------------------------------------------------------------------

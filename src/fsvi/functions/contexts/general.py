@@ -169,7 +169,8 @@ class Dataset(Context):
         if not all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
-        self.example = None if data is None else self._take(torch.arange(min(2, len(data))))
+        device = data.device if isinstance(data, Tensor) else None
+        self.example = None if data is None else self._take(torch.arange(min(2, len(data)), device=device))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""

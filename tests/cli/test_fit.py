@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -179,3 +180,13 @@ def test_a_model_of_numeric_columns_predicts_arrays_and_frames(run, tmp_path):
     with pytest.warns(UserWarning, match="feature names"):
         expected = loaded.predict_proba(x)
     np.testing.assert_allclose(loaded.predict_proba(frame), expected)
+
+
+def test_warnings_are_sentences(run, monkeypatch):
+    def _fit(options):
+        warnings.warn("column 'a' is new.", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr("fsvi.cli._fit", _fit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run("fit", "t.csv", "--target", "y") == (0, "", "Warning: column 'a' is new.\n")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from fsvi.ranks import check_alone
 
         check_alone(f"fsvi {options.command}")
-        options.run(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
+            options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)

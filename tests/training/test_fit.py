@@ -120,3 +120,10 @@ def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
     fsvi.fit(method, (x, y), epochs=1, batch_size=len(x), lr=0.1, optimizer=make, schedule=None)
     wanted = before - 0.1 * (1 + 0.5) * (gradient + 0.3 * before)  # Nesterov's first step
     torch.testing.assert_close(method.net[0].weight.detach(), wanted)
+
+
+def test_validation_without_any_target_is_refused():
+    x, y = torch.randn(20, 2), torch.randn(20, 1)
+    method = fsvi.MAP(fsvi.networks.mlp(2, (4,), 1), fsvi.Gaussian())
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no target of the validation data"):
+        fsvi.fit(method, (x, y), epochs=1, validation=(x, torch.full_like(y, torch.nan)))

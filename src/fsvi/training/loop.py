@@ -304,7 +304,10 @@ class Run:
             total += float((logs if weights is None else logs * weights.to(logs)).sum())
             observed = self.method.likelihood.observed(y)
             num += logs.numel() if observed is None else int(observed.sum())
-        value = ranks.total(total) / max(1.0, ranks.total(num))
+        counted = ranks.total(num)
+        if not counted:
+            raise InvalidInputError("no target of the validation data is present: at least one is needed.")
+        value = ranks.total(total) / counted
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."

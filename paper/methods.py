@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+REFINED = "fsvi-refined"
+"""FSVI whose mean stays fixed while a second, short training learns the variance."""
 TITLES = {
     "map": "MAP",
     "mfvi": "MFVI",
@@ -24,6 +26,7 @@ TITLES = {
     "fmgp": "FMGP",
     "sngp": "SNGP",
     "fsvi-fixed-mean": "FSVI, fixed mean",
+    REFINED: "FSVI, then fixed mean",
     "fsvi-random-features": "FSVI, random features",
     "temperature": "Temperature",
     "energy": "Energy score",
@@ -43,6 +46,11 @@ _DATASETS = {
     "test": "test set",
     "in_domain": "in domain",
 }
+
+
+def library_name(method: str) -> str:
+    """The name by which `fsvi.make_method` knows a method."""
+    return "fsvi-fixed-mean" if method == REFINED else method
 
 
 def method_title(name: str) -> str:

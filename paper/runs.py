@@ -36,6 +36,7 @@ from fsvi.training import History
 from fsvi.validation import check_choice, check_seed
 from paper import data
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
+from paper.methods import library_name
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
 from paper.tasks.images import GENERATED
 from paper.tasks.registry import TASKS
@@ -78,7 +79,7 @@ def checked(order: Order) -> Order:
         fixed = task.methods[check_choice("method", order.method, task.methods)]
         if order.context in (None, fixed):
             return replace(order, context=fixed)
-    elif "context" in setting_names(order.method) and task.context is not None:
+    elif "context" in setting_names(library_name(order.method)) and task.context is not None:
         contexts = task.contexts or [*GENERATED, *data.names()]
         return replace(order, context=check_choice("context", order.context or task.context, contexts))
     if order.context is not None:

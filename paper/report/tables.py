@@ -151,7 +151,7 @@ _COMPARED: dict[str, tuple[str, tuple[Column, ...]]] = {
     "retina": ("desk", (percent("retina", "accuracy_referred_50", "Accuracy, 50% referred"),)),
     "reviews": ("paper", (Column("reviews", "nll_shifted", "NLL, shifted", "lower"),)),
 }
-_GROUPS = (("fsvi", "fsvi-fixed-mean", "map", "mc-dropout"), ("ensemble:fsvi", "ensemble:map"))
+_GROUPS = (("fsvi", "fsvi-refined", "fsvi-fixed-mean", "map", "mc-dropout"), ("ensemble:fsvi", "ensemble:map"))
 
 
 def compare_like_with_like(results: Sequence[Result]) -> Table | None:

@@ -29,6 +29,7 @@ from paper import data
 from paper.data import DataSplit, Normalize
 from paper.data.catalog import Split, entry_of
 from paper.experiment import Experiment, Order, Outcome, thin
+from paper.methods import REFINED, library_name, method_title
 
 _MEMBERS = 3
 """The number of runs that an ensemble joins."""
@@ -38,8 +39,8 @@ _BINS = 30
 _PERCENTS = tuple(range(0, 100, 5))
 _REFERRED = (50, 70)
 """Shares of referred inputs in percent: those of the curves, and those of the paper's table."""
-FIXED_MEAN = "fsvi-fixed-mean"
-_FIXED_MEAN_WEIGHT = 0.03
+FIXED_MEAN = {"fsvi-fixed-mean": "map", REFINED: "fsvi"}
+"""Methods that keep the function of a trained network and learn its variance, and what trained that network."""
 _FIXED_MEAN_FIT = MappingProxyType({"epochs": 6, "batch_size": 512, "lr": 0.1})
 _ROWS, _AREA = 6000, 0.8
 """Training images whose parts FSVI with a fixed mean sees, and the smallest share of their area."""
@@ -112,7 +113,7 @@ def half_batch(order: Order, other: Context) -> tuple[Context, list[str]]:
     """Half of the points come from the minibatch, and a note says so. There the prior bounds the logits of the data,
     too, which keeps a classifier calibrated late in training; with a fixed mean there is nothing to bound.
     """
-    if order.member == FIXED_MEAN:
+    if order.member in FIXED_MEAN:
         return other, []
     half = contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
     return half, ["half of the context points are from the minibatch"]
@@ -168,12 +169,11 @@ def make_classifier(
     order: Order, network: Callable[[], nn.Module], context: Context | None, own: Mapping[str, Mapping[str, Any]]
 ) -> Callable[..., Method]:
     """A function that makes the ordered method, from a new network or from the trained method that it is given."""
-    fixed_mean = {"kl_weight": _FIXED_MEAN_WEIGHT} if order.method == FIXED_MEAN else {}
-    settings = {**fixed_mean, **own.get(order.member, {}), **order.settings}
+    settings = {**own.get(order.member, {}), **order.settings}
 
     def make(*trained: Method) -> Method:
         net = trained[0].network.module if trained else network
-        return make_method(order.method, net, Categorical(), context=context, **settings)
+        return make_method(library_name(order.method), net, Categorical(), context=context, **settings)
 
     return make
 
@@ -291,16 +291,18 @@ def started(experiment: Experiment, order: Order, is_warm: bool = False) -> Expe
     """The experiment with the trained networks that its method starts from.
 
     An ensemble joins three runs of its members' method, with seeds of their own. FSVI with a fixed mean keeps the
-    function of the MAP of the same seed. With a warm start, Laplace approximates the posterior around that MAP, and
+    function of the MAP of the same seed, and refined FSVI that of FSVI. With a warm start, Laplace approximates the posterior around that MAP, and
     every other method but MAP itself starts from its network and is trained with the experiment's settings of `fit`.
     """
     if order.member != order.method:
         seeds = range(_MEMBERS * order.seed, _MEMBERS * (order.seed + 1))
         members = [replace(order, method=order.member, seed=seed) for seed in seeds]
         return _ready(experiment, members, lambda *found: Ensemble.of(found), "an ensemble of runs of its own seeds")
-    start = [replace(order, method="map", context=None)]
-    notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
-    if order.method == FIXED_MEAN:
+    trained = FIXED_MEAN.get(order.method, "map")
+    start = [replace(order, method=trained, context=None if trained == "map" else order.context)]
+    whose = f"starts from the trained network of {method_title(trained)}, whose time is not part of the training time"
+    notes = [*experiment.notes, whose]
+    if order.method in FIXED_MEAN:
         return _with_fixed_mean(replace(experiment, starts=start, notes=notes), order.seed)
     if order.method == "map" or not is_warm:
         return experiment
@@ -320,8 +322,8 @@ def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) ->
 
 
 def _with_fixed_mean(experiment: Experiment, seed: int) -> Experiment:
-    """The likelihood is on rows that MAP has not seen: held-out texts, or parts of training images, because MAP is too
-    sure of the images themselves. The context is drawn once, so that features are computed once, too.
+    """The likelihood is on rows that the network has not seen: held-out texts, or parts of training images, because it is
+    too sure of the images themselves. The context is drawn once, so that features are computed once, too.
     """
     x = experiment.data[0]
 

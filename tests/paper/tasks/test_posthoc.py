@@ -17,7 +17,7 @@ def weights(tmp_path, monkeypatch):
     pretend(monkeypatch)
     monkeypatch.setenv("FSVI_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name, value in {"_NUM_AUGMENTED": 24, "_SECOND": 24, "_NUM_CORRUPTED": 1}.items():
+    for name, value in {"_NUM_AUGMENTED": 24, "_SECOND": 24, "_NUM_CORRUPTED": 1, "_DEFORMED": slice(24)}.items():
         monkeypatch.setattr(posthoc, name, value)
     torch.manual_seed(0)
     (tmp_path / "cifar10-resnets").mkdir()
@@ -35,7 +35,7 @@ def test_every_head_is_a_run(weights):
             tests.add(result.metrics["accuracy"])
     assert len(tests) == 1  # none of these changes which class is the most probable
     stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
-    assert stored == {"augmented", "corrupted", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
+    assert stored == {"augmented", "context", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
 
 
 def test_training_needs_no_features_of_test_images(weights, monkeypatch):
@@ -53,6 +53,22 @@ def test_images_are_turned_by_angles_up_to_the_largest():
     angles = torch.atan2((rows - 16).double(), (columns - 16).double()).rad2deg()
     assert angles.abs().max() <= 95 and angles.min() < -60 and angles.max() > 60
     assert torch.equal(posthoc.rotated(0)(x), x)
+
+
+def test_deformed_images_are_changed_each_in_its_own_way_and_not_turned():
+    x = torch.rand(24, 3, 32, 32)
+    torch.manual_seed(0)
+    changed = posthoc.deformed(x)
+    assert changed.shape == x.shape and (changed != x).flatten(1).any(1).sum() >= 20  # a small shear changes nothing
+    sheared, stretched, _, bent, shuffled, holed = changed.chunk(6)
+    colors = lambda images: images.flatten(2).sort().values  # noqa: E731
+    torch.testing.assert_close(colors(shuffled), colors(x[16:20]))
+    is_gone = (holed == 0).all(1)
+    assert torch.equal(holed.masked_fill(is_gone[:, None], 7.0), x[20:].masked_fill(is_gone[:, None], 7.0))
+    for moved, images in ((sheared, x[:4]), (bent, x[12:16])):  # pixels of a row stay in it
+        assert all(set(row.tolist()) <= {0.0, *own.tolist()} for row, own in zip(moved[0, 0], images[0, 0], strict=True))
+    columns = [set(column.tolist()) for column in x[4, 0].T]
+    assert all(any(set(column.tolist()) <= {0.0} | own for own in columns) for column in stretched[0, 0].T)
 
 
 def test_unknown_methods_and_missing_weights_are_one_sentence(weights):

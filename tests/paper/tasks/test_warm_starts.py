@@ -48,6 +48,7 @@ def test_what_each_method_starts_from(small):
     quick = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="monochrome"))
     assert quick.starts == ()
     assert starts("fsvi-fixed-mean", 1, "corrupted") == ([("map", 1, "desk")], True)
+    assert starts("fsvi-refined", 1, "corrupted") == ([("fsvi", 1, "desk")], True)
 
 
 @pytest.mark.parametrize("context", ["monochrome", "corrupted"])

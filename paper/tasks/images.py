@@ -290,9 +290,9 @@ def image_experiment(
 def started(experiment: Experiment, order: Order, is_warm: bool = False) -> Experiment:
     """The experiment with the trained networks that its method starts from.
 
-    An ensemble joins three runs of its members' method, with seeds of their own. FSVI with a fixed mean keeps the
-    function of the MAP of the same seed, and refined FSVI that of FSVI. With a warm start, Laplace approximates the posterior around that MAP, and
-    every other method but MAP itself starts from its network and is trained with the experiment's settings of `fit`.
+    An ensemble joins three runs of its members' method, with seeds of their own. A fixed mean is the function of the
+    MAP or FSVI of the same seed. With a warm start, Laplace approximates the posterior around that MAP, and every other
+    method but MAP itself starts from its network and is trained with the experiment's settings of `fit`.
     """
     if order.member != order.method:
         seeds = range(_MEMBERS * order.seed, _MEMBERS * (order.seed + 1))
@@ -322,8 +322,8 @@ def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) ->
 
 
 def _with_fixed_mean(experiment: Experiment, seed: int) -> Experiment:
-    """The likelihood is on rows that the network has not seen: held-out texts, or parts of training images, because it is
-    too sure of the images themselves. The context is drawn once, so that features are computed once, too.
+    """The likelihood is on rows that the network has not seen: held-out texts, or parts of training images, because it
+    is too sure of the images themselves. The context is drawn once, so that features are computed once, too.
     """
     x = experiment.data[0]
 

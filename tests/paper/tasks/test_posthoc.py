@@ -66,7 +66,8 @@ def test_deformed_images_are_changed_each_in_its_own_way_and_not_turned():
     is_gone = (holed == 0).all(1)
     assert torch.equal(holed.masked_fill(is_gone[:, None], 7.0), x[20:].masked_fill(is_gone[:, None], 7.0))
     for moved, images in ((sheared, x[:4]), (bent, x[12:16])):  # pixels of a row stay in it
-        assert all(set(row.tolist()) <= {0.0, *own.tolist()} for row, own in zip(moved[0, 0], images[0, 0], strict=True))
+        rows = zip(moved[0, 0], images[0, 0], strict=True)
+        assert all(set(row.tolist()) <= {0.0, *own.tolist()} for row, own in rows)
     columns = [set(column.tolist()) for column in x[4, 0].T]
     assert all(any(set(column.tolist()) <= {0.0} | own for own in columns) for column in stretched[0, 0].T)
 

@@ -139,7 +139,7 @@ class FixedMeanFSVI(FixedMean):
         *,
         num_features: int = 1024,
         prior_variance: float = 40.0,
-        kl_weight: float = 0.02,
+        kl_weight: float = 0.03,
         num_context: int = 512,
     ) -> None:
         super().__init__(net, likelihood)

@@ -137,9 +137,9 @@ class FixedMeanFSVI(FixedMean):
         likelihood: Likelihood,
         context: Context | None = None,
         *,
-        num_features: int = 1024,
+        num_features: int = 512,
         prior_variance: float = 40.0,
-        kl_weight: float = 0.03,
+        kl_weight: float = 0.05,
         num_context: int = 512,
     ) -> None:
         super().__init__(net, likelihood)

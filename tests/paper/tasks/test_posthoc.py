@@ -35,7 +35,7 @@ def test_every_head_is_a_run(weights):
             tests.add(result.metrics["accuracy"])
     assert len(tests) == 1  # none of these changes which class is the most probable
     stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
-    assert stored == {"unseen", "context", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
+    assert stored == {"augmented", "context", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
 
 
 def test_training_needs_no_features_of_test_images(weights, monkeypatch):
@@ -43,7 +43,7 @@ def test_training_needs_no_features_of_test_images(weights, monkeypatch):
     monkeypatch.setattr(posthoc, "rotated", lambda _: pytest.fail("a test image was turned"))
     experiment.train(experiment.build(0), 0, progress=False)
     stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
-    assert stored == {"unseen"}
+    assert stored == {"augmented"}
 
 
 def test_images_are_turned_by_angles_up_to_the_largest():

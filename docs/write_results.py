@@ -14,7 +14,7 @@ from paper.columns import Column, calibration_error, negative_log_likelihood, pe
 from paper.methods import dataset_name, method_title
 from paper.records import Result
 from paper.report import collect
-from paper.report.tables import compare_like_with_like
+from paper.report.tables import PUBLISHED, compare_like_with_like, published
 from paper.tasks.registry import TASKS
 
 DOCS = Path(__file__).resolve().parent
@@ -32,10 +32,13 @@ def detection(task: str, dataset: str) -> Column:
 
 UCI = ("boston", "concrete", "energy", "wine", "yacht", "protein")
 POSTHOC_TEXT = (
-    "A trained network whose features stay fixed; test images turned by random angles. FSVI with a fixed mean keeps "
-    "the network's accuracy and has the best NLL under small rotations. Under larger ones SNGP's head is better "
-    "calibrated, and it is far too unsure on the test images. On these a temperature is about as good as FSVI. FSVI's "
-    "design followed looks at rotated test images of ResNet-20."
+    "Trained networks whose features stay fixed; test images turned by random angles. FSVI with a fixed mean keeps "
+    "the network's accuracy, trains in two seconds, and under rotation its likelihood is better than every other row's, "
+    "and its calibration than that of every other row that is calibrated on the test images. On these a temperature is "
+    "about as good, and published methods that change the mean or train on the network's own images have a better "
+    "likelihood. FSVI's context is corrupted and deformed training images, none of them rotated; its design followed "
+    "looks at test images. Published: means of five seeds from the files of FMGP's authors, for the same networks and "
+    "other random angles; they train for 11 to 12,000 seconds on a GPU."
 )
 PARTS: list[tuple[str, str, str, Sequence[Column], str]] = [
     (
@@ -93,8 +96,8 @@ PARTS: list[tuple[str, str, str, Sequence[Column], str]] = [
         "IMDB, and Rotten Tomatoes as the shift. MC dropout and the ensemble are strong here.",
     ),
     *(
-        (TASKS[task].section.title, task, "paper", TASKS[task].section.tables[0].columns, POSTHOC_TEXT)
-        for task in ("posthoc-resnet20", "posthoc-resnet56")
+        (TASKS[task].section.title, task, "paper", TASKS[task].section.tables[0].columns, text)
+        for task, text in (("posthoc-resnet20", "More below the next table."), ("posthoc-resnet56", POSTHOC_TEXT))
     ),
     (
         "A pretrained backbone",
@@ -182,6 +185,18 @@ def table(runs: dict[str, list[Result]], columns: Sequence[Column]) -> str:
     return "\n".join(rows)
 
 
+def published_rows(task: str, columns: Sequence[Column]) -> str:
+    """The rows that others published for the same networks."""
+    rows = []
+    for label in PUBLISHED[task]["rows"]:
+        values = [published(task, label, column.name) for column in columns]
+        cells = [
+            f"{value[0]:.{column.decimals}f}" if value else "–" for value, column in zip(values, columns, strict=True)
+        ]
+        rows.append(f"| {method_title(label)}, published | " + " | ".join(cells) + " | 5 |")
+    return "\n".join(rows)
+
+
 def measured(column: Column, results: list[Result]) -> list[float]:
     """The measure of every seed that has it."""
     return [value for result in results if (value := column.value(result)) is not None]
@@ -233,7 +248,10 @@ def results_page() -> str:
     assert first is not None
     parts = [INTRODUCTION.format(contexts="; ".join(first.notes), first=first.markdown())]
     for name, task, profile, columns, text in PARTS:
-        parts.append(f"## {name}\n\n{table(grouped(results, task, profile), columns)}\n\n{text}\n")
+        rows = table(grouped(results, task, profile), columns)
+        if task.startswith("posthoc"):
+            rows += "\n" + published_rows(task, columns)
+        parts.append(f"## {name}\n\n{rows}\n\n{text}\n")
     uci = {f"uci-{name}": name.capitalize() for name in UCI}
     parts.append(
         "## UCI regression\n\nTest log-likelihood ↑, ten random splits.\n\n"

@@ -57,11 +57,11 @@ def _widen(network: nn.Sequential, units: int) -> None:
 ROWS = {
     "as in the table": Trial(),
     "256 units, as in the public code": Trial(change=partial(_widen, units=256)),
+    "mirrored images": Trial(dataset=partial(AugmentedImages, shift=0)),
     "dropout .5 instead of .25": Trial(change=partial(_drop, share=0.5)),
     "twice the learning rate": Trial(fit={"lr": 2e-3}),
     "32 context points instead of 8, a quarter of the KL weight": Trial({"num_context": 32, "kl_weight": 1 / 512}),
     "prior variance 1 instead of 10, a tenth of the KL weight": Trial(_WEAK),
-    "mirrored images": Trial(dataset=partial(AugmentedImages, shift=0)),
     "mirrored images, no dropout": Trial(dataset=partial(AugmentedImages, shift=0), change=partial(_drop, share=0.0)),
 }
 

@@ -50,7 +50,7 @@ _DATASETS = {
 
 def library_name(method: str) -> str:
     """The name by which `fsvi.make_method` knows a method."""
-    return "fsvi-fixed-mean" if method == REFINED else method
+    return method.replace(REFINED, "fsvi-fixed-mean")
 
 
 def method_title(name: str) -> str:

@@ -9,9 +9,9 @@ tiles.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Categorical
 from fsvi.methods import MAP
 from fsvi.networks import cnn
+from fsvi.serialization import check_writable
+from fsvi.validation import check_choice
 from paper.experiment import Order
 from paper.tasks.images import AugmentedImages, predict
 from paper.tasks.registry import TASKS
@@ -92,8 +94,10 @@ def measure(trial: Trial, profile: Any = "paper", seed: int = 0) -> dict[str, fl
     return {**{name: round(float(value), 5) for name, value in found.items()}, "seconds": round(history.seconds)}
 
 
-def main(path: Path, names: list[str]) -> None:
+def main(path: Path, names: Sequence[str]) -> None:
     """Make the rows that are missing, and write the file after each of them."""
+    names = [check_choice("row", name, ROWS) for name in names]
+    check_writable(path.parent)
     rows = json.loads(path.read_text()) if path.exists() else {}
     for name in names or ROWS:
         if name not in rows:
@@ -104,4 +108,8 @@ def main(path: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(description="FashionMNIST's recipe with one change at a time, on held-out images.")
+    parser.add_argument("out", type=Path, help="the JSON file to write")
+    parser.add_argument("rows", nargs="*", help="only these rows")
+    given = parser.parse_args()
+    main(given.out, given.rows)

@@ -165,7 +165,8 @@ _NOTE = (
 )
 _METHODS = ("map", "mfvi", "mfvi-tempered", "mc-dropout", "swag", "duq", "laplace", "vogn", "spg (monochrome)")
 _OURS = ("fsvi (monochrome)", "fsvi (cifar100)", "ensemble:map", "ensemble:fsvi (monochrome)")
-_DESK = ("map", "fsvi (monochrome)", "fsvi (corrupted)", "laplace", "swag", "mc-dropout", "ensemble:map")
+_FIXED = ("fsvi-fixed-mean (corrupted)", "fsvi-refined (corrupted)")
+_DESK = ("map", "fsvi (monochrome)", "fsvi (corrupted)", *_FIXED, "laplace", "swag", "mc-dropout", "ensemble:map")
 TASK = Task(
     NAME,
     cifar10,

@@ -168,7 +168,7 @@ TASK = Task(
     Sweep(
         "retina",
         dict.fromkeys(("map", "mfvi", "mc-dropout", "fsvi", "ensemble:map"), 6),
-        dict.fromkeys(("map", "fsvi", "mc-dropout", "ensemble:map"), 3),
+        dict.fromkeys(("map", "fsvi", "fsvi-fixed-mean", "fsvi-refined", "mc-dropout", "ensemble:map"), 3),
     ),
     context="monochrome",
     profiles=PROFILES,

@@ -27,6 +27,7 @@ from paper.task import Section, Sweep, Task
 from paper.tasks.features import Features, Head, Pair, corrupted, head_experiment
 
 _PREFIX = "posthoc-"
+CONTEXT = "corrupted+deformed"
 _BLOCKS = {"resnet20": 3, "resnet56": 9}
 _ANGLES = (30, 90, 180)
 _WIDTH = 64
@@ -101,7 +102,7 @@ def deformed(x: Tensor) -> Tensor:
     without content. None is rotated.
     """
     grid = F.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), list(x.shape), align_corners=False)
-    parts = list(zip(x.chunk(6), grid.chunk(6), strict=True))
+    parts = list(zip(x.tensor_split(6), grid.tensor_split(6), strict=True))
     (_, sheared), (_, stretched), (_, shrunk), (_, bent), (images, _), (holed, places) = parts
     sheared[..., 0] += _uniform(sheared, -1, 1) * sheared[..., 1]
     stretched[..., 0] *= _uniform(stretched, 0.4, 1)
@@ -113,7 +114,8 @@ def deformed(x: Tensor) -> Tensor:
     quarters = [quarter for half in images.chunk(2, 2) for quarter in half.chunk(2, 3)]
     a, b, c, d = (quarters[i] for i in torch.randperm(4).tolist())
     side = _uniform(places, 0.25, 0.7)[..., None]
-    is_inside = ((places - (1 - side) * _uniform(places, -1, 1)[..., None]).abs() < side).all(-1)
+    center = (1 - side) * torch.stack([_uniform(places, -1, 1), _uniform(places, -1, 1)], -1)
+    is_inside = ((places - center).abs() < side).all(-1)
     shuffled = torch.cat([torch.cat([a, b], 3), torch.cat([c, d], 3)], 2)
     return torch.cat([*moved, shuffled, holed.masked_fill(is_inside[:, None], 0.0)])
 
@@ -146,14 +148,14 @@ def compute(net: CifarResNet, images: Tensor, seed: int = 0, change: Change | No
 
 
 def _features_of(net: CifarResNet, name: str) -> Pair:
-    """Features and labels of a set: "augmented", "context", "train", "test", or "rotated_" and an angle."""
-    split = data.load("cifar10", "train" if name in ("augmented", "context", "train") else "test")
+    """Features and labels of a set: "augmented", the context, "train", "test", or "rotated_" and an angle."""
+    split = data.load("cifar10", "train" if name in ("augmented", CONTEXT, "train") else "test")
     images, labels = split.x, split.y
     if name == "augmented":
         first, second = slice(_NUM_AUGMENTED), slice(_SECOND, _SECOND + _NUM_AUGMENTED)
         parts = [compute(net, images[first], 3, _cropped), compute(net, images[second], 4, _shifted)]
         return torch.cat(parts), torch.cat([labels[first], labels[second]])
-    if name == "context":
+    if name == CONTEXT:
         spoiled, their_labels = corrupted(images, labels, _NUM_CORRUPTED, 1)
         parts = [compute(net, spoiled), compute(net, images[_DEFORMED], 5, deformed)]
         return torch.cat(parts), torch.cat([their_labels, labels[_DEFORMED]])
@@ -200,7 +202,7 @@ def make_temperature(net: CifarResNet, sets: Features) -> fsvi.MAP:
 
 def make_fsvi(net: CifarResNet, sets: Features) -> fsvi.Method:
     """FSVI with a fixed mean: likelihood on augmented images, KL on corrupted and deformed ones."""
-    context = sets("context")[0]
+    context = sets(CONTEXT)[0]
     return fsvi.methods.FixedMeanFSVI(head(net, context.shape[1]), fsvi.Categorical(), fsvi.contexts.Dataset(context))
 
 
@@ -221,7 +223,7 @@ def _fit(epochs: int, lr: float) -> dict[str, Any]:
 HEADS = {
     "map": Head(make_map),
     "temperature": Head(make_temperature),
-    "fsvi-fixed-mean": Head(make_fsvi, "augmented", _fit(6, 0.1), "corrupted"),
+    "fsvi-fixed-mean": Head(make_fsvi, "augmented", _fit(6, 0.1), CONTEXT),
     "laplace": Head(make_laplace),
     "mfvi": Head(_on_head(fsvi.MFVI), "train", _fit(5, 1e-3)),
     "fmgp": Head(_on_head(fsvi.methods.FMGP), "augmented", _fit(6, 1e-2)),

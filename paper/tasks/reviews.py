@@ -139,6 +139,7 @@ def _columns(domain: str) -> tuple[Column, ...]:
     )
 
 
+_OURS = ("fsvi (excerpts)", "fsvi (shuffled)", "fsvi-fixed-mean (excerpts)", "fsvi-refined (excerpts)")
 TASK = Task(
     NAME,
     reviews,
@@ -154,7 +155,7 @@ TASK = Task(
             ),
         ),
     ),
-    Sweep("reviews", dict.fromkeys(("map", "mc-dropout", "fsvi (excerpts)", "fsvi (shuffled)", "ensemble:map"), 1)),
+    Sweep("reviews", dict.fromkeys(("map", "mc-dropout", *_OURS, "ensemble:map"), 1)),
     context="excerpts",
     contexts=tuple(_CONTEXTS),
 )

@@ -80,6 +80,6 @@ TASK = Task(
         "Test digits are rotated further and further away from the upright digits of training.",
         (TableLayout("Rotated MNIST", _COLUMNS),),
     ),
-    Sweep("rotated", dict.fromkeys(("map", "mfvi", "mc-dropout", "fsvi"), 1)),
+    Sweep("rotated", dict.fromkeys(("map", "mfvi", "mc-dropout", "fsvi", "fsvi-fixed-mean", "fsvi-refined"), 1)),
     context="kmnist",
 )

@@ -91,7 +91,15 @@ def test_like_is_compared_with_like():
     ]
     table = compare_like_with_like(results)
     row = table.frame.loc["FashionMNIST, Accuracy ↑"]
-    assert row.tolist() == ["**94.00 ± 1.00** (2)", "not run", "92.00 (1)", "not run", "not run", "98.00 (1)"]
+    assert row.tolist() == [
+        "**94.00 ± 1.00** (2)",
+        "not run",
+        "not run",
+        "92.00 (1)",
+        "not run",
+        "not run",
+        "98.00 (1)",
+    ]
     assert table.notes == ["FashionMNIST: FSVI (KMNIST)"] and compare_like_with_like([]) is None
 
 

@@ -30,12 +30,12 @@ def test_every_head_is_a_run(weights):
     for name in posthoc.HEADS:
         result = run(Order("posthoc-resnet20", name), weights / "out", lambda _: None, progress=False)
         assert {"accuracy", "nll", "ece_15", "nll_rotated_30", "ece_rotated_180"} <= set(result.metrics)
-        assert result.context == ("corrupted" if name == "fsvi-fixed-mean" else None)
+        assert result.context == (posthoc.CONTEXT if name == "fsvi-fixed-mean" else None)
         if name in ("map", "temperature", "fsvi-fixed-mean"):
             tests.add(result.metrics["accuracy"])
     assert len(tests) == 1  # none of these changes which class is the most probable
     stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
-    assert stored == {"augmented", "context", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
+    assert stored == {"augmented", posthoc.CONTEXT, "train", "test", "rotated_30", "rotated_90", "rotated_180"}
 
 
 def test_training_needs_no_features_of_test_images(weights, monkeypatch):
@@ -56,20 +56,31 @@ def test_images_are_turned_by_angles_up_to_the_largest():
 
 
 def test_deformed_images_are_changed_each_in_its_own_way_and_not_turned():
-    x = torch.rand(24, 3, 32, 32)
+    x = torch.rand(120, 3, 32, 32)
     torch.manual_seed(0)
-    changed = posthoc.deformed(x)
-    assert changed.shape == x.shape and (changed != x).flatten(1).any(1).sum() >= 20  # a small shear changes nothing
-    sheared, stretched, _, bent, shuffled, holed = changed.chunk(6)
-    colors = lambda images: images.flatten(2).sort().values  # noqa: E731
-    torch.testing.assert_close(colors(shuffled), colors(x[16:20]))
-    is_gone = (holed == 0).all(1)
-    assert torch.equal(holed.masked_fill(is_gone[:, None], 7.0), x[20:].masked_fill(is_gone[:, None], 7.0))
-    for moved, images in ((sheared, x[:4]), (bent, x[12:16])):  # pixels of a row stay in it
+    changed, own = posthoc.deformed(x).tensor_split(6), x.tensor_split(6)
+    assert all((after != before).any() for after, before in zip(changed, own, strict=True))
+    sheared, stretched, shrunk, bent, shuffled, holed = changed
+    for moved, images in ((sheared, own[0]), (bent, own[3])):  # pixels of a row stay in it
         rows = zip(moved[0, 0], images[0, 0], strict=True)
-        assert all(set(row.tolist()) <= {0.0, *own.tolist()} for row, own in rows)
-    columns = [set(column.tolist()) for column in x[4, 0].T]
-    assert all(any(set(column.tolist()) <= {0.0} | own for own in columns) for column in stretched[0, 0].T)
+        assert all(set(row.tolist()) <= {0.0, *before.tolist()} for row, before in rows)
+    columns = [set(column.tolist()) for column in own[1][0, 0].T]
+    assert all(any(set(column.tolist()) <= {0.0} | before for before in columns) for column in stretched[0, 0].T)
+    assert (shrunk[:, :, 0] == 0).all() and (shrunk[:, :, :, 0] == 0).all()
+    colors = lambda images: images.flatten(2).sort().values  # noqa: E731
+    torch.testing.assert_close(colors(shuffled), colors(own[4]))
+    is_gone = (holed == 0).all(1)
+    assert torch.equal(holed.masked_fill(is_gone[:, None], 7.0), own[5].masked_fill(is_gone[:, None], 7.0))
+    middles = torch.stack([gone.nonzero().double().mean(0) for gone in is_gone])
+    assert (middles[:, 0] - middles[:, 1]).abs().max() > 5  # not on the diagonal only
+    assert posthoc.deformed(x[:1]).shape == (1, 3, 32, 32)
+
+
+def test_half_of_the_context_is_deformed(weights, monkeypatch):
+    sets = posthoc.posthoc(Order("posthoc-resnet20", "fsvi-fixed-mean")).make.args[1]
+    with_deformed = sets(posthoc.CONTEXT)[0][-24:]
+    monkeypatch.setattr(posthoc, "deformed", lambda x: x)
+    assert not torch.equal(sets.compute(posthoc.CONTEXT)[0][-24:], with_deformed)
 
 
 def test_unknown_methods_and_missing_weights_are_one_sentence(weights):

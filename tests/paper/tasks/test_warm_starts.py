@@ -37,18 +37,18 @@ def small(monkeypatch):
 def starts(method, seed=0, context=None):
     order = replace(DESK, method=method, seed=seed, context=context)
     experiment = TASKS["cifar10"].experiment(order)
-    return [(each.method, each.seed, each.profile) for each in experiment.starts], experiment.trains
+    return [(each.method, each.seed, each.context) for each in experiment.starts], experiment.trains
 
 
 def test_what_each_method_starts_from(small):
     assert starts("map") == ([], True)
-    assert starts("fsvi", 2, "monochrome") == ([("map", 2, "desk")], True)
-    assert starts("laplace", 1) == ([("map", 1, "desk")], False)
-    assert starts("ensemble:map", 1) == ([("map", 3, "desk"), ("map", 4, "desk"), ("map", 5, "desk")], False)
+    assert starts("fsvi", 2, "monochrome") == ([("map", 2, None)], True)
+    assert starts("laplace", 1) == ([("map", 1, None)], False)
+    assert starts("ensemble:map", 1) == ([("map", 3, None), ("map", 4, None), ("map", 5, None)], False)
     quick = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="monochrome"))
     assert quick.starts == ()
-    assert starts("fsvi-fixed-mean", 1, "corrupted") == ([("map", 1, "desk")], True)
-    assert starts("fsvi-refined", 1, "corrupted") == ([("fsvi", 1, "desk")], True)
+    assert starts("fsvi-fixed-mean", 1, "corrupted") == ([("map", 1, None)], True)
+    assert starts("fsvi-refined", 1, "corrupted") == ([("fsvi", 1, "corrupted")], True)
 
 
 @pytest.mark.parametrize("context", ["monochrome", "corrupted"])
@@ -76,12 +76,14 @@ def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
     assert any("ensemble" in note for note in result.notes)
 
 
+@pytest.mark.parametrize(("start", "method"), [("map", "fsvi-fixed-mean"), ("fsvi", "fsvi-refined")])
 @pytest.mark.parametrize(("task", "context"), [("rotated-mnist", "kmnist"), ("reviews", "excerpts")])
-def test_a_fixed_mean_keeps_the_trained_function_and_learns_from_rows_it_has_not_seen(monkeypatch, task, context):
+def test_a_fixed_mean_keeps_the_trained_function_and_learns_from_rows_it_has_not_seen(
+    monkeypatch, task, context, start, method
+):
     asked = pretend(monkeypatch)
-    start = Order(task, "map", "smoke")
-    trained = TASKS[task].experiment(start).build(7)
-    experiment = TASKS[task].experiment(replace(start, method="fsvi-fixed-mean", context=context))
+    trained = TASKS[task].experiment(Order(task, start, "smoke", context=None if start == "map" else context)).build(7)
+    experiment = TASKS[task].experiment(Order(task, method, "smoke", context=context))
     method = experiment.build(0, [trained])
     x = experiment.data[0][:4]
     experiment.train(method, 0, progress=False)
@@ -93,6 +95,16 @@ def test_a_fixed_mean_keeps_the_trained_function_and_learns_from_rows_it_has_not
     else:
         assert len(seen) == images._ROWS and not torch.equal(seen[0], x[0])
         torch.testing.assert_close(seen, experiment.dataset(*experiment.data)[0])
+
+
+@pytest.mark.parametrize("method", ["fsvi-fixed-mean", "fsvi-refined"])
+def test_the_model_of_a_run_with_a_fixed_mean_can_be_loaded(monkeypatch, tmp_path, method):
+    pretend(monkeypatch)
+    order = Order("fashion-mnist", method, "smoke", context="kmnist")
+    result = run(order, tmp_path, lambda _: None, progress=False)
+    assert ("dropout 0.5" if method == "fsvi-fixed-mean" else "dropout 0.25") in result.notes[1]
+    network = TASKS["fashion-mnist"].experiment(order).build(0).net
+    assert fsvi.load(model_path(tmp_path, result_path(tmp_path, order)), network).center.any()
 
 
 def test_laplace_is_around_the_trained_network(small, tmp_path):

@@ -144,8 +144,8 @@ a pretrained backbone the distance to the nearest neighbors detects other images
 tables FSVI is level with the other methods.
 
 Every number comes from the files in `paper/results`, published ones from `paper/published.json`.
-`python docs/write_results.py` writes this page, and `python -m paper report paper/results` a longer one with the paper's
-numbers next to ours. How settings were chosen, and which test sets were looked at, is in `paper/NOTEBOOK.md`.
+`python docs/write_results.py` writes this page, and `python -m paper report paper/results` a longer one with the
+paper's numbers next to ours. How settings were chosen, and which test sets were looked at, is in `paper/NOTEBOOK.md`.
 
 ![Accuracy and detection on FashionMNIST](images/results.png)
 
